@@ -1,0 +1,54 @@
+# Two commands on a bare machine with python3 (3.11 or newer), pip and make:
+#   make run    sets up and plays the smoke study on embedded data
+#   make test   sets up and passes the tests
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help run test unit check format clean
+
+help:  ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+run: $(VENV)/installed  ## set up, then play the smoke study (about a minute) and write its report
+	$(BIN)/pmfl run smoke
+
+test: $(VENV)/installed-dev check  ## set up, then everything that must hold: style, types, layers, all tests
+	$(BIN)/python -m pytest --numprocesses=2 --cov --cov-report=term
+	$(BIN)/python tests/coverage_floor.py
+
+unit: $(VENV)/installed-dev  ## the quick tests only
+	$(BIN)/python -m pytest --numprocesses=2 -m "not slow"
+
+check: $(VENV)/installed-dev  ## style, types and import layers
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/installed-dev  ## put the code in its form
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+clean:  ## remove what `make` made; results stay
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+# Where python3 comes without its venv module, virtualenv from pip does the same.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: $(PYTHON) is older than 3.11; try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 2; }
+	@$(PYTHON) -m venv $(VENV) 2>/dev/null || { \
+	  rm -rf $(VENV) && $(PYTHON) -m pip install --quiet --target $(VENV)-maker virtualenv && \
+	  PYTHONPATH=$(VENV)-maker $(PYTHON) -m virtualenv --quiet $(VENV) && rm -rf $(VENV)-maker; }
+
+$(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
+	@echo "installing pmfl into $(VENV) …"
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	@echo "installing what the tests need …"
+	@$(PIP) --editable '.[dev]'
+	@touch $@

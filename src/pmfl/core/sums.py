@@ -1,0 +1,55 @@
+"""Exact weighted sums, in fixed point.
+
+Every term is rounded to a multiple of 2^-40 and added as a 64-bit integer. Integer addition is associative:
+partial sums may be formed in any order, on any number of ranks, over any arrival order of messages, and give
+the same bits. It is also the arithmetic that secure aggregation needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pmfl.core.types import Vector
+from pmfl.errors import Diverged
+
+FIXED_POINT = 2.0**40  # resolution 1e-12
+RANGE = 2.0**22  # |sum of terms| stays below it, so int64 cannot overflow
+BLOCK = 1 << 15  # entries at a time: the float64 and int64 scratch stays in cache
+
+
+def exact_weighted_sum(weights: Sequence[float], vectors: Sequence[Vector], size: int) -> Tensor:
+    """The fixed-point sum [P] of weights [n] times vectors n x [P]; add partial sums as integers.
+
+    >>> total = exact_weighted_sum([0.5, 2.0], [torch.tensor([1.0, 2.0]), torch.tensor([3.0, -1.0])], 2)
+    >>> from_fixed_point(total, torch.float32)
+    tensor([ 6.5000, -1.0000])
+    """
+    device = vectors[0].device if vectors else torch.device("cpu")
+    total = torch.zeros(size, dtype=torch.int64, device=device)
+    block = BLOCK if device.type == "cpu" else max(size, 1)
+    for start in range(0, size, block):
+        into = total[start : start + block]
+        for weight, vector in zip(weights, vectors, strict=True):
+            terms = vector[start : start + block].to(torch.float64, copy=True)
+            into += terms.mul_(weight * FIXED_POINT).round_().long()
+    return total
+
+
+def from_fixed_point(total: Tensor, dtype: torch.dtype) -> Tensor:
+    """Back to floating point."""
+    return total.double().div_(FIXED_POINT).to(dtype)
+
+
+def check_range(weights: Sequence[float], vectors: Sequence[Vector], clients: Sequence[int], t: int) -> None:
+    """Raise ``Diverged`` naming every client whose weighted vector is not finite, or too large to be summed."""
+    if not vectors:
+        return
+    peaks = torch.stack([vector.abs().amax() if vector.numel() else torch.tensor(0.0) for vector in vectors])
+    sizes = peaks.double().cpu() * torch.tensor(weights, dtype=torch.float64).abs()
+    if bool(sizes.sum() < RANGE):  # false for NaN as well
+        return
+    wrong = ~(sizes < RANGE / (2 * len(vectors)))  # at least one: the sum of smaller ones is far from the range
+    raise Diverged(round=t, clients=[k for k, bad in zip(clients, wrong.tolist(), strict=True) if bad])

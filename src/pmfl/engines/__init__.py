@@ -1,0 +1,1 @@
+"""Layer 2: where clients run. No method code and no mathematics."""

@@ -1,0 +1,167 @@
+"""A study file, and the runs it stands for: the product of what it sweeps, over a base."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pmfl.errors import SpecError, did_you_mean
+from pmfl.study.spec import RunSpec, known_keys, run_spec
+
+SECTIONS = ("id", "title", "claim", "base", "sweep", "method", "report")
+
+
+@dataclass(frozen=True)
+class Study:
+    """A question: what is fixed, what is varied, and how the answer is laid out.
+
+    >>> study = Study("mine", base={"training": {"rounds": 20}}, sweep={"method": ["pmfl", "fedavg"], "seed": [0, 1]})
+    >>> len(study.runs)
+    4
+    """
+
+    id: str
+    base: Mapping[str, Any] = field(default_factory=dict)
+    sweep: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # dotted key -> values
+    method: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # parameters by method name
+    report: Mapping[str, Any] = field(default_factory=dict)
+    title: str = ""
+    claim: str = ""
+
+    @property
+    def runs(self) -> list[RunSpec]:
+        """Every run of the study once, in the order of the sweep."""
+        found: dict[str, RunSpec] = {}
+        for values in itertools.product(*self.sweep.values()):
+            given = _merge({}, self.base)
+            parameters = {name: dict(params) for name, params in self.method.items()}
+            for key, value in zip(self.sweep, values, strict=True):
+                if key.startswith("method."):
+                    _put(parameters, key.removeprefix("method."), value)
+                else:
+                    _put(given, key, value)
+            spec = run_spec(_with_parameters(given, parameters), f"study {self.id}")
+            found.setdefault(spec.question_id, spec)
+        return list(found.values())
+
+
+def load(name: str | Path, overrides: Sequence[str] = ()) -> Study:
+    """A built-in study by name, or a TOML file, with ``key=value`` overrides applied."""
+    text, where = _read(str(name))
+    try:
+        given = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(f"{where}: {error}", hint="https://toml.io explains the format", code="S111") from None
+    for section in given:
+        if section not in SECTIONS:
+            raise SpecError(f"{where}: unknown section `{section}`", hint=did_you_mean(section, SECTIONS), code="S112")
+    for section in ("base", "sweep", "method", "report"):
+        if not isinstance(given.get(section, {}), dict):
+            raise SpecError(f"{where}: `{section}` = {given[section]!r} should be a table", hint=f"write [{section}]")
+    given.setdefault("id", Path(where).stem)
+    for key, values in given.get("sweep", {}).items():
+        if not isinstance(values, list) or not values:
+            raise SpecError(f"{where}: sweep `{key}` = {values!r} should be a list of values", hint=f'"{key}" = [ … ]')
+        _check_key(key, where)
+    for override in overrides:
+        _override(given, override)
+    return Study(**given)
+
+
+def built_in_studies() -> list[str]:
+    """The names of the studies that come with pmfl."""
+    folder = resources.files("pmfl") / "experiments"
+    return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
+
+
+def _read(name: str) -> tuple[str, str]:
+    if name in built_in_studies():
+        return (resources.files("pmfl") / "experiments" / f"{name}.toml").read_text("utf-8"), name
+    file = Path(name)
+    if file.suffix != ".toml" and not file.exists():
+        raise SpecError(
+            f"there is no study `{name}`",
+            hint=f"{did_you_mean(name, built_in_studies())}; or give a TOML file",
+            code="S113",
+        )
+    try:
+        return file.read_text("utf-8"), name
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise SpecError(f"{name} cannot be read: {reason}", hint="give the path of a TOML file", code="S114") from None
+
+
+def _override(given: dict[str, Any], override: str) -> None:
+    """``a.b=value`` or ``a.b=v1,v2``: replaces what the study says of the key, swept or not."""
+    key, sign, text = override.partition("=")
+    key = key.strip()
+    if not sign or not key or not text.strip():
+        raise SpecError(f"--set {override}: expected key=value", hint="e.g. --set training.rounds=50", code="S115")
+    _check_key(key, "--set")
+    values = _values(text.strip())
+    sweep, base = given.setdefault("sweep", {}), given.setdefault("base", {})
+    for swept in [other for other in sweep if other == key or other.startswith(f"{key}.")]:
+        # Parameters of methods stay swept when only the methods are exchanged.
+        if not (key == "method" and swept != "method"):
+            del sweep[swept]
+    if len(values) > 1:
+        sweep[key] = values
+    elif key.startswith("method."):
+        _put(given.setdefault("method", {}), key.removeprefix("method."), values[0])
+    else:
+        _put(base, key, values[0])
+
+
+def _values(text: str) -> list[Any]:
+    """The value or values of an override: TOML where it is TOML, else words."""
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+        return value if isinstance(value, list) and value else [value]
+    except tomllib.TOMLDecodeError:
+        parts = text.split(",")
+        return [_values(part.strip())[0] for part in parts] if len(parts) > 1 else [text]
+
+
+def _check_key(key: str, where: str) -> None:
+    """Refuse a key that no study could mean; parameters of named things are checked where they are bound."""
+    named = ("data.partition.", "participation.", "training.model.", "method.")
+    if key not in known_keys() and not key.startswith(named):
+        raise SpecError(f"{where}: unknown key `{key}`", hint=did_you_mean(key, known_keys()), code="S116")
+
+
+def _with_parameters(given: dict[str, Any], parameters: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The run's own method with its parameters; those of other methods do not concern it."""
+    method = given.get("method", RunSpec().method.name)
+    if isinstance(method, str):
+        method = {"name": method}
+    if isinstance(method, dict) and isinstance(method.get("name"), str):
+        given["method"] = {**method, **parameters.get(method["name"], {})}
+    return given
+
+
+def _put(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key; a plain name on the way becomes a table with that name."""
+    *path, last = key.split(".")
+    for word in path:
+        inner = tree.get(word)
+        inner = {"name": inner} if isinstance(inner, str) else dict(inner) if isinstance(inner, Mapping) else {}
+        tree[word] = inner
+        tree = inner
+    if isinstance(value, str) and isinstance(tree.get(last), Mapping):
+        value = {"name": value}  # another partition, pattern or model: the old one's parameters do not fit it
+    tree[last] = value
+
+
+def _merge(into: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    for key, value in given.items():
+        nested = isinstance(value, Mapping)
+        if nested and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            _put(into, key, _merge({}, value) if nested else value)
+    return into

@@ -1,0 +1,72 @@
+"""What is measured of a round, and how a run's curve becomes a number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from pmfl.core.types import Seen, Vector
+from pmfl.engines.local import Scores
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def split_metrics(split: str, scores: Scores) -> dict[str, float]:
+    """Accuracy and loss as means over samples."""
+    return {
+        f"{split}/accuracy": float(scores.correct.double().mean()),
+        f"{split}/loss": float(scores.loss.mean()),
+    }
+
+
+def client_metrics(scores: Scores, owner: npt.NDArray[np.int64], clients: int) -> dict[str, FloatArray]:
+    """Accuracy and loss of the global model on each client's own training samples."""
+    count = np.bincount(owner, minlength=clients)
+    with np.errstate(invalid="ignore"):
+        return {
+            "accuracy": np.bincount(owner, scores.correct.numpy(), minlength=clients) / count,
+            "loss": np.bincount(owner, scores.loss.numpy(), minlength=clients) / count,
+        }
+
+
+def deviation(updates: Sequence[Vector]) -> dict[str, float]:
+    """Dev^t = sum over participants of 1 - Sim(Delta_k, mean Delta), and its mean; zero updates are left out."""
+    moved = [update.double() for update in updates if bool(update.any())]
+    if not moved:
+        return {}
+    centre = torch.stack(moved).mean(0)
+    apart = [1 - float(torch.nn.functional.cosine_similarity(update, centre, dim=0)) for update in moved]
+    return {"local/deviation": sum(apart), "local/deviation_mean": sum(apart) / len(apart)}
+
+
+def training_metrics(seen: Seen) -> dict[str, float]:
+    """How many took part, and what they reported of the first local iteration."""
+    reported = {
+        f"local/{name.removesuffix('/first')}": seen.mean(name) for name in seen.scalars if name.endswith("/first")
+    }
+    return {"local/clients": float(seen.took_part.sum()), **reported}
+
+
+def summary_of(curve: Sequence[float], *, lower_is_better: bool = False) -> dict[str, float]:
+    """The three ways in which a curve is reported; the best-of ones look at the curve they judge.
+
+    >>> summary_of([0.1, 0.5, 0.4])["final"]
+    0.4
+    """
+    best = sorted(curve, reverse=not lower_is_better)[:5]
+    last = curve[-10:]
+    return {"final": curve[-1], "last10_mean": sum(last) / len(last), "top5_mean": sum(best) / len(best)}
+
+
+def mean_interval(values: Sequence[float]) -> Mapping[str, float]:
+    """Mean and 95 % interval over seeds (Student's t); without an interval for a single value."""
+    n, mean = len(values), float(np.mean(values))
+    if n < 2:
+        return {"n": n, "mean": mean, "low": float("nan"), "high": float("nan")}
+    from scipy.special import stdtrit
+
+    half = float(stdtrit(n - 1, 0.975)) * float(np.std(values, ddof=1)) / n**0.5
+    return {"n": n, "mean": mean, "low": mean - half, "high": mean + half}

@@ -1,0 +1,82 @@
+"""Who the clients are: client k's mini-batches of round t, drawn from keys and from nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from pmfl.core.keys import Key
+from pmfl.core.types import Batch, Model, Work
+from pmfl.world.augment import AUGMENTS, mean_colour, to_input
+from pmfl.world.datasets import Dataset, IntArray
+from pmfl.world.models import draw_masks
+
+CHECK_SHARE = 0.2  # of a client's training samples, held out where a method needs a validation signal
+CHECK_SAMPLES = 64  # how many of them are looked at in one participation
+
+
+class Population:
+    """Clients as functions of their number: the same draws whoever else takes part, and in any order."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        owned: Sequence[IntArray],
+        model: Model,
+        key: Key,
+        *,
+        iterations: int,
+        batch_size: int,
+        augment: str = "none",
+        holds_out: bool = False,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.dataset, self.owned, self.model, self.key = dataset, owned, model, key
+        self.iterations, self.batch_size = iterations, batch_size
+        self.augment, self.holds_out, self.dtype = AUGMENTS[augment], holds_out, dtype
+        self._fill = mean_colour(dataset.mean)  # what is cut in from outside an image is zero once normalised
+        self._shares = lru_cache(maxsize=4096)(self._split)
+
+    def work(self, t: int, k: int) -> Work:
+        """All that client ``k`` needs to take part in round ``t``."""
+        key = self.key.fold("work", t, k)
+        training, held_out = self._shares(k)
+        rows = training[self._draw(len(training), key.fold("batch"))]
+        x = self.augment(self.dataset.train.x[rows], key.fold("augment"), self._fill)
+        shape = (self.iterations, self.batch_size)
+        batches = Batch(
+            to_input(x.reshape(*shape, *x.shape[1:]), self.dataset.mean, self.dataset.std, self.dtype),
+            torch.from_numpy(self.dataset.train.y[rows].reshape(shape)),
+            draw_masks(self.model, key.fold("dropout"), shape) if self.model.masks else (),
+        )
+        return Work(batches, torch.tensor(float(len(training))), self._check(held_out) if self.holds_out else None)
+
+    def _draw(self, n: int, key: Key) -> IntArray:
+        """Row numbers of E mini-batches: shuffled passes, each without its incomplete last mini-batch.
+
+        A client with fewer samples than a mini-batch sees fresh shuffles of all it has, one after the other.
+        """
+        rng, missing = key.numpy(), self.iterations * self.batch_size
+        whole = n - n % self.batch_size or n
+        passes = []
+        while missing > 0:
+            passes.append(rng.choice(n, size=min(whole, missing), replace=False))
+            missing -= len(passes[-1])
+        return np.concatenate(passes)
+
+    def _split(self, k: int) -> tuple[IntArray, IntArray]:
+        """Client k's samples: those it trains on, and those held out (none unless a method asks for them)."""
+        mine = self.owned[k]
+        if not self.holds_out or len(mine) < 2:
+            return mine, mine
+        shuffled = self.key.fold("check", k).numpy().permutation(mine)
+        cut = max(1, round(CHECK_SHARE * len(mine)))
+        return shuffled[cut:], shuffled[:cut]
+
+    def _check(self, rows: IntArray) -> Batch:
+        rows = np.resize(rows, CHECK_SAMPLES)
+        x = to_input(self.dataset.train.x[rows], self.dataset.mean, self.dataset.std, self.dtype)
+        return Batch(x, torch.from_numpy(self.dataset.train.y[rows]))
