@@ -86,6 +86,6 @@ def test_verdicts() -> None:
 def test_a_study_chooses_its_number() -> None:
     assert measure_of(made_study()) == "last10_mean"
     assert measure_of(made_study(report={"value": "top5_mean(test/accuracy)"})) == "top5_mean"
-    with pytest.raises(SpecError, match="report.value") as caught:
+    with pytest.raises(SpecError, match=r"report\.value") as caught:
         measure_of(made_study(report={"value": "top5"}))
     assert "top5_mean" in caught.value.hint

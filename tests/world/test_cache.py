@@ -347,13 +347,14 @@ class TestNames:
 
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data are not on this machine")
 OPEN = """
-import sys, time, psutil, numpy
+import resource, sys, time
 from pmfl.world import datasets
-process = psutil.Process()
-before, began = process.memory_info().rss, time.perf_counter()
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3  # MB
+before, began = peak(), time.perf_counter()
 data = datasets.load(sys.argv[1], sys.argv[2])
 took = time.perf_counter() - began
-print(took, (process.memory_info().rss - before) / 1e6, len(data.train), "torch" in sys.modules)
+print(took, peak() - before, len(data.train), "torch" in sys.modules)
 """
 
 

@@ -3,26 +3,50 @@
 from __future__ import annotations
 
 import os
+import shlex
+import signal
 import sys
 import traceback
+from types import FrameType
 
 from pmfl.errors import PmflError
 
 
+class Interrupted(BaseException):
+    """Ctrl-C, or the polite signal to stop. Not a KeyboardInterrupt, which the command-line library would swallow."""
+
+
 def main() -> None:
     """The `pmfl` command: results on stdout, everything else on stderr, and an exit code that says how it went."""
-    from pmfl.cli.commands import app
-
     try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _interrupt)
+        from pmfl.cli.commands import app
+
         app()
     except PmflError as error:
         if os.environ.get("PMFL_DEBUG"):
             traceback.print_exc()
         sys.stderr.write(f"error[{error.code}]: {error}\n")
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
+    except Interrupted:
+        again = (
+            f"; nothing is lost. Go on with:\n  {shlex.join(['pmfl', *sys.argv[1:]])}" if "run" in sys.argv[1:2] else ""
+        )
+        sys.stderr.write(f"interrupted{again}\n")
         sys.exit(130)
     except BrokenPipeError:  # `pmfl status | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    finally:
+        _deafen()  # what is left is to go home: the exit code says how it went
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    _deafen()  # a second signal must not cut the tidying short
+    raise Interrupted
+
+
+def _deafen() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)

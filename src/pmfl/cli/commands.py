@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from pmfl.cli.data import app as data_app
 
 if TYPE_CHECKING:
     from pmfl.study.grid import Study
@@ -22,6 +22,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+app.add_typer(data_app, name="data", help="Find, fetch, look at and verify data sets.")
 
 StudyName = Annotated[str, typer.Argument(metavar="[STUDY]", help="A built-in study or a TOML file.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where results are.")]
@@ -44,13 +46,8 @@ def run(
 
     chosen = _load(study, [*(set_ or []), f"engine.kind={engine}"])
     specs = chosen.runs
-    try:
-        with watching() as watch:
-            rows = run_all(out, chosen.id, specs, jobs=jobs, watch=watch)
-    except KeyboardInterrupt:
-        again = shlex.join(["pmfl", *sys.argv[1:]])
-        sys.stderr.write(f"interrupted; nothing is lost. Go on with:\n  {again}\n")
-        raise typer.Exit(130) from None
+    with watching() as watch:
+        rows = run_all(out, chosen.id, specs, jobs=jobs, watch=watch)
     raise_failures(rows, "failed")
     _show(chosen, out, rows, as_json=as_json)
     raise_failures(rows, "diverged")

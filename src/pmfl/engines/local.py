@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -124,7 +125,7 @@ class LocalEngine:
         if self.device.type == "cpu":
             return x
         if id(x) not in self._resident:
-            self._resident[id(x)] = torch.from_numpy(x).to(self.device)
+            self._resident[id(x)] = torch.from_numpy(np.array(x)).to(self.device)
         return self._resident[id(x)]
 
     def _map(self, task: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> Iterator[ResultT]:

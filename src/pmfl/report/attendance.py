@@ -55,19 +55,18 @@ def attended(took: Took) -> Attendance:
     order = np.argsort(-times, kind="stable")
     rank = np.empty(took.clients, np.int64)
     rank[order] = np.arange(took.clients)
-    wide, tall = _bin(took.rounds), -(-took.clients // ROWS)
-    columns, rows = -(-took.rounds // wide), -(-took.clients // tall)
-    where = rank[took.client] // tall * columns + took.t // wide
+    first_round, first_client = _starts(took.rounds, COLUMNS, BINS), _starts(took.clients, ROWS, ROWS)
+    columns, rows = len(first_round), len(first_client)
+    where = rank[took.client] * rows // took.clients * columns + took.t * columns // took.rounds
     counts = np.bincount(where, minlength=rows * columns).reshape(rows, columns)
-    down = np.diff(np.append(np.arange(0, took.clients, tall), took.clients))
-    across = np.diff(np.append(np.arange(0, took.rounds, wide), took.rounds))
+    across, down = _sizes(first_round, took.rounds), _sizes(first_client, took.clients)
     return Attendance(
         counts / (down[:, None] * across[None, :]),
-        np.append(0, np.cumsum(down)).astype(np.float64),
-        order[::tall],
+        np.append(first_client, took.clients).astype(np.float64),
+        order[first_client],
         times,
         np.bincount(took.t, minlength=took.rounds),
-        wide == tall == 1,
+        (rows, columns) == (took.clients, took.rounds),
     )
 
 
@@ -85,18 +84,23 @@ def foreseen(pattern: Pattern, rounds: int, rates: FloatArray, rows: int = 40) -
         cells[:, t] = here[shown]
         times += here
         by_round[t] = here.sum()
-    wide = _bin(rounds)
-    starts = np.arange(0, rounds, wide)
-    shares = np.add.reduceat(cells, starts, axis=1) / np.diff(np.append(starts, rounds))
-    return Attendance(shares, np.arange(rows + 1.0), shown, times, by_round, wide == 1)
+    starts = _starts(rounds, COLUMNS, BINS)
+    shares = np.add.reduceat(cells, starts, axis=1) / _sizes(starts, rounds)
+    return Attendance(shares, np.arange(rows + 1.0), shown, times, by_round, len(starts) == rounds)
 
 
 def binned(by_round: IntArray) -> tuple[IntArray, IntArray]:
     """First rounds and sizes of the bins in which rounds are drawn."""
-    starts = np.arange(0, len(by_round), _bin(len(by_round)))
-    return starts, np.diff(np.append(starts, len(by_round)))
+    starts = _starts(len(by_round), COLUMNS, BINS)
+    return starts, _sizes(starts, len(by_round))
 
 
-def _bin(rounds: int) -> int:
-    """How many rounds a column stands for."""
-    return 1 if rounds <= COLUMNS else -(-rounds // BINS)
+def _starts(n: int, most: int, bins: int) -> IntArray:
+    """Where bins begin: one for each of up to ``most``, else so many of nearly equal size."""
+    count = n if n <= most else bins
+    starts: IntArray = -(-np.arange(count, dtype=np.int64) * n // max(count, 1))
+    return starts
+
+
+def _sizes(starts: IntArray, n: int) -> IntArray:
+    return np.diff(np.append(starts, n))

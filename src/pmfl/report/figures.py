@@ -26,6 +26,7 @@ WIDTH = 790  # of what is drawn in a row, without the axis of the first
 DOTS = 240  # clients drawn per panel of a scatter
 BANDS = 5  # series whose bands can still be told apart
 MARKS = 6  # shapes along a line
+GROUPS = 6  # of clients of similar rates
 
 
 def accuracy_curves(test: Rows, train: Rows | None = None, labels: Sequence[str] = (), *, height: int = 300) -> Chart:
@@ -125,7 +126,7 @@ def accuracy_cdf(found: Sequence[Fairness], labels: Sequence[str] = (), *, heigh
 def accuracy_by_rate(found: Sequence[Fairness], labels: Sequence[str] = ()) -> Chart:
     """Participation bias: accuracy on each client's own data against how often it took part, a panel per setting.
 
-    A dot is a client of one seed; the line joins the medians of groups of equal size.
+    A dot is a client of one seed; the line joins the means of clients of similar rates.
     """
     import altair as alt
 
@@ -144,7 +145,7 @@ def accuracy_by_rate(found: Sequence[Fairness], labels: Sequence[str] = ()) -> C
         look = labels.index(one.label)
         colour, shape = COLOURS[look % len(COLOURS)], SHAPES[look % len(SHAPES)]
         dots = alt.Chart(values(_dots(one))).mark_circle(size=14, opacity=0.35, color=colour)
-        middle = alt.Chart(values(_medians(one)))
+        middle = alt.Chart(values(_means(one)))
         line = middle.mark_line(strokeWidth=2.4, color=colour)
         points = middle.mark_point(shape=shape, size=55, filled=True, color=colour, opacity=1)
         encoded = [layer.encode(x=x, y=y) for layer in (dots, line, points)]
@@ -241,10 +242,19 @@ def _dots(one: Fairness) -> Rows:
     return [{"rate": round(float(one.rate[k]), 4), "accuracy": round(float(one.accuracy[k]), 4)} for k in keep]
 
 
-def _medians(one: Fairness) -> Rows:
-    order = np.argsort(one.rate, kind="stable")
-    groups = np.array_split(order, min(6, len(order)))
-    return [
-        {"rate": round(float(np.median(one.rate[g])), 4), "accuracy": round(float(np.median(one.accuracy[g])), 4)}
-        for g in groups
-    ]
+def _means(one: Fairness) -> Rows:
+    """Mean rate and accuracy of clients of similar rates, in bands of equal width as the axis draws them."""
+    place = np.sqrt(one.rate)
+    edges = np.linspace(place.min(), place.max(), GROUPS + 1)[1:-1]
+    group = np.searchsorted(edges, place, side="right")
+    few = max(5, len(place) // 50)
+    rows: Rows = []
+    waiting = np.zeros(len(place), bool)
+    for number in range(GROUPS):
+        waiting |= group == number
+        rest = int((group > number).sum())
+        if waiting.any() and (rest == 0 or (waiting.sum() >= few and rest >= few)):
+            rate, accuracy = float(one.rate[waiting].mean()), float(one.accuracy[waiting].mean())
+            rows.append({"rate": round(rate, 4), "accuracy": round(accuracy, 4)})
+            waiting[:] = False
+    return rows

@@ -26,7 +26,8 @@ def write_report(store: Store, study: Study, to: Path) -> Path:
     ``[report] value`` of the study chooses the number it is judged by, and ``reference`` the method that the others
     are compared with, which otherwise is the first.
     """
-    runs = runs_of(store, study)
+    specs = study.runs
+    runs = runs_of(store, study, specs)
     found = settings(study, runs)
     measure, reference = measure_of(study), str(study.report.get("reference", ""))
     summary, gaps = summary_rows(found), difference_rows(found, reference)
@@ -37,7 +38,7 @@ def write_report(store: Store, study: Study, to: Path) -> Path:
         sections.append(_differences(gaps, measure))
     sections += curve_sections(draw, store, found)
     sections += client_sections(draw, store, found)
-    sections += [settings_section(study, runs), repeat_section(study), runs_section(study, runs)]
+    sections += [settings_section(study, runs), repeat_section(study, specs), runs_section(study, specs, runs)]
     done = sum(run.status == "done" for run in runs)
     files = {f"{study.id}.csv": summary, **({f"{study.id}-differences.csv": gaps} if gaps else {})}
     return write_page(

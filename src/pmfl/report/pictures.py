@@ -141,8 +141,8 @@ def _fairness(draw: Drawer, fair: Sequence[gather.Fairness], labels: Sequence[st
         f"Share of clients on whose own training data the final model is at most so accurate{pooled}. Lower is better."
     )
     rate = (
-        f"A dot is a client{pooled}; the line joins medians of groups of equal size. Where it rises, the model serves "
-        "those who take part often."
+        f"A dot is a client{pooled}; the line joins means of clients of similar rates. Where it rises, the model "
+        "serves those who take part often."
     )
     return [
         draw(accuracy_cdf(fair, labels), f"Cumulative distribution. {cdf}", cdf if is_first else ""),

@@ -130,13 +130,13 @@ def _rates_beside(seen: Attendance, rates: FloatArray | None, height: int) -> al
     import altair as alt
 
     edges = list(zip(seen.bands[:-1].tolist(), seen.bands[1:].tolist(), seen.shown.tolist(), strict=True))
-    bars: Rows = [{"y": a, "y2": b, "rate": float(seen.rates[k])} for a, b, k in edges]
+    steps: Rows = [{"y": end, "rate": float(seen.rates[k])} for a, b, k in edges for end in (a, b)]
     line: Rows = [] if rates is None else [{"y": (a + b) / 2, "rate": float(rates[k])} for a, b, k in edges]
-    top = max(row["rate"] for row in bars + line) or 1.0
+    top = max(row["rate"] for row in steps + line) or 1.0
     y = axis("y", (0, float(seen.bands[-1])), None, reverse=True, shows=False, minExtent=0)
     scale = alt.Scale(domain=[0, top], nice=False)
-    x = alt.X("rate:Q", scale=scale, axis=percent_axis("share of rounds", tickCount=2, grid=False))
-    drawn = alt.Chart(values(bars)).mark_rect(color=SOFT).encode(x=x, x2=alt.datum(0), y=y, y2="y2")
+    x = alt.X("rate:Q", stack=None, scale=scale, axis=percent_axis("share of rounds", tickCount=2, grid=False))
+    drawn = alt.Chart(values(steps)).mark_area(color=SOFT, orient="horizontal").encode(x=x, y=y)
     layers = [drawn]
     if line:
         rule = alt.Chart(values(line)).mark_line(color=INK, strokeWidth=1.2)

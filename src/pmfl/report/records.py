@@ -12,6 +12,7 @@ from pmfl.report.html import Section, Sheet, pairs
 from pmfl.report.series import look_up, plain, short_names
 from pmfl.report.tables import minutes
 from pmfl.study.grid import Study, built_in_studies, load
+from pmfl.study.spec import RunSpec
 from pmfl.study.store import RunRow
 
 
@@ -39,11 +40,11 @@ def settings_section(study: Study, runs: Sequence[RunRow]) -> Section:
     )
 
 
-def repeat_section(study: Study) -> Section:
+def repeat_section(study: Study, specs: Sequence[RunSpec]) -> Section:
     """The exact command, and the study file where the command needs one."""
     played = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("pmfl", "torch", "numpy"))
     text = f"The same command gives the same numbers, to the last bit, with {played} on the same kind of machine."
-    ids = [spec.run_id for spec in study.runs]
+    ids = [spec.run_id for spec in specs]
     if study.id in built_in_studies() and [spec.run_id for spec in load(study.id).runs] == ids:
         return Section("How to repeat it", [text], code=[f"pmfl run {study.id}"])
     file = f"{study.id}.toml"
@@ -62,9 +63,9 @@ def study_file(study: Study) -> str:
     return re.sub(r"\[\n((?:    [^\[{\n]+,\n)+)\]", lambda found: f"[{' '.join(found[1].split())[:-1]}]", text).strip()
 
 
-def runs_section(study: Study, runs: Sequence[RunRow]) -> Section:
+def runs_section(study: Study, specs: Sequence[RunSpec], runs: Sequence[RunRow]) -> Section:
     """Every run: how it ended, what it took, and the hash of its final model."""
-    mine = {spec.run_id for spec in study.runs}
+    mine = {spec.run_id for spec in specs}
     foreign = [run.run_id for run in runs if run.run_id not in mine]
     text = ["The hash is of the final model’s numbers."]
     if foreign:

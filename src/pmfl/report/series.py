@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pmfl.study.grid import Study
+from pmfl.study.spec import RunSpec
 from pmfl.study.store import RunRow, Store
 
 NOT_STARTED = "not started"
@@ -32,7 +33,7 @@ class Setting:
         return self.done or tuple(run for run in self.runs if run.t)
 
 
-def runs_of(store: Store, study: Study) -> list[RunRow]:
+def runs_of(store: Store, study: Study, specs: Sequence[RunSpec] | None = None) -> list[RunRow]:
     """What is known of each run of a study, in its order; runs nobody has asked for yet are there too.
 
     A run that was played by another version of the software, or by another engine, answers the same question and is
@@ -44,7 +45,7 @@ def runs_of(store: Store, study: Study) -> list[RunRow]:
     by_run = {row.run_id: row for row in known}
     by_question = {row.question_id: row for row in known if row.status == "done"}
     found = []
-    for spec in study.runs:
+    for spec in study.runs if specs is None else specs:
         mine = by_run.get(spec.run_id)
         if mine is None or mine.status != "done":
             mine = by_question.get(spec.question_id, mine)

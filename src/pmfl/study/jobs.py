@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal, TypeAlias
 
 from pmfl.errors import Diverged, PmflError, StoreError
@@ -40,7 +39,7 @@ def run_all(
 ) -> list[RunRow]:
     """Play what is not done yet; returns what is known of the runs, in the order of ``specs``.
 
-    KeyboardInterrupt (Ctrl-C, or SIGTERM) stops the workers after their round, with checkpoints written.
+    Whatever interrupts it (Ctrl-C, say) first stops the workers after their round, with checkpoints written.
     """
     store = Store(out, create=True)
     ids = [spec.run_id for spec in specs]
@@ -83,7 +82,6 @@ def _play_all(store: Store, specs: Sequence[RunSpec], jobs: int, tell: Callable[
     lifeline, held = context.Pipe(duplex=False)
     threads = max(_cores() // jobs, 1)
     workers: list[BaseProcess] = []
-    before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         for _ in range(jobs):
             worker = context.Process(target=_work, args=(store.out, list(specs), threads, lifeline, held), daemon=True)
@@ -92,15 +90,10 @@ def _play_all(store: Store, specs: Sequence[RunSpec], jobs: int, tell: Callable[
         while any(worker.is_alive() for worker in workers):
             tell()
             time.sleep(LOOK)
-        tell()
         _check_exits(workers)
-    except KeyboardInterrupt:
+    finally:
         _stop(workers)
         tell()
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        _stop(workers)
         held.close()
 
 
@@ -145,10 +138,6 @@ def _die_with_parent(lifeline: object) -> None:
     with contextlib.suppress(EOFError, OSError):
         lifeline.recv()  # type: ignore[attr-defined]
     os._exit(1)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _stop(workers: Sequence[BaseProcess]) -> None:

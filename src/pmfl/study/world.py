@@ -75,7 +75,7 @@ def build_dataset(spec: RunSpec) -> Dataset:
                 f"dataset `{name}` returned a {type(made).__name__}", hint="return pmfl.from_arrays(…)", code="S120"
             )
         return made
-    return load(name, spec.data.path)
+    return load(name, spec.data.path, **spec.data.options)
 
 
 def build_partition(spec: RunSpec, key: Key, dataset: Dataset) -> Partition:

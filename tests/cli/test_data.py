@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from pmfl.data_cli import app
+from pmfl.cli.data import app
 from pmfl.errors import DataMissing, PmflError, SpecError
 from pmfl.world import cache
 from pmfl.world.sources import finding
@@ -167,7 +167,7 @@ def test_help_is_quick_to_import() -> None:
     import subprocess
     import sys
 
-    program = "import sys, pmfl.data_cli; print([m for m in ('numpy', 'torch', 'rich', 'PIL') if m in sys.modules])"
+    program = "import sys, pmfl.cli.data; print([m for m in ('numpy', 'torch', 'rich', 'PIL') if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert "torch" not in out
     assert "numpy" not in out
