@@ -53,6 +53,11 @@ def test_what_a_world_says_is_what_is_built(page: Outline) -> None:
     assert f"{100 * rates.mean():.1f} % of rounds" in page.words
 
 
+def test_a_large_world_stays_a_small_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pmfl.report.world_page.CELLS", 699)
+    assert read(write_world(run_spec(GIVEN), tmp_path / "large.html")).all("a") == []
+
+
 def test_patterns_of_their_own_rates_say_so(tmp_path: Path, page: Outline) -> None:
     assert "rates of its own" not in page.words
     always = run_spec({**GIVEN, "data": {"clients": 4}, "participation": {"pattern": "always"}})

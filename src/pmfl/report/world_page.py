@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 ROUNDS = 400  # of the pattern that are looked at
 DAY = 86_400
+CELLS = 100_000  # of the table of clients that lies within the page, which should stay small
 
 
 def write_world(spec: RunSpec, to: Path) -> Path:
@@ -59,7 +60,7 @@ def write_world(spec: RunSpec, to: Path) -> Path:
         notices=(),
         findings=(),
         sections=sections,
-        downloads=[download("clients.csv", _csv(partition, rates, pattern, counts))],
+        downloads=[download("clients.csv", _csv(partition, rates, pattern, counts))] if counts.size <= CELLS else [],
         version=importlib.metadata.version("pmfl"),
         footer="Made by pmfl. Every method meets this world under this seed. The page fetches nothing.",
     )
