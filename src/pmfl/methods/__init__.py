@@ -7,6 +7,7 @@ BUILT_IN = {
     "pmfl-hgm": "pmfl.methods.ablations:pmfl_hgm",
     "fedavg": "pmfl.methods.fedavg:fedavg",
     "fedau": "pmfl.methods.fedau:fedau",
+    "fedau-mean": "pmfl.methods.averaged:fedau_mean",
     "fedvarp": "pmfl.methods.fedvarp:fedvarp",
     "mifa": "pmfl.methods.mifa:mifa",
     "fedhyper": "pmfl.methods.fedhyper:fedhyper",
