@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import Result
+from typer.testing import CliRunner
 
 from pmfl.cli.data import app
 from pmfl.errors import DataMissing, PmflError, SpecError
