@@ -206,3 +206,58 @@ def test_the_source_of_a_users_own_method_is_part_of_the_question(tmp_path: Path
     before = load(file).runs[0].question_id
     own.write_text(text + "# changed\n")
     assert load(file).runs[0].question_id != before
+
+
+def study_of(tmp_path: Path, text: str, name: str = "mine") -> Path:
+    file = tmp_path / f"{name}.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_a_case_sets_what_follows_from_what_is_swept(tmp_path: Path) -> None:
+    text = """
+    [sweep]
+    "data.dataset" = ["digits", "svhn"]
+    method = ["pmfl", "fedau"]
+    [[case]]
+    if = { "data.dataset" = "svhn", method = ["fedau", "mifa"] }
+    set = { "training.rounds" = 7, "method.fedau.cutoff" = 3 }
+    """
+    file = study_of(tmp_path, text)
+    found = {(spec.data.dataset, spec.method.name): spec for spec in load(file).runs}
+    assert [key for key, spec in found.items() if spec.training.rounds == 7] == [("svhn", "fedau")]
+    assert found["svhn", "fedau"].method.params["cutoff"] == 3
+    assert found["digits", "fedau"].method.params["cutoff"] == 50
+    assert {spec.training.rounds for spec in load(file, ["training.rounds=9"]).runs} == {9}
+
+
+def test_a_case_sees_the_method_that_is_not_named(tmp_path: Path) -> None:
+    file = study_of(tmp_path, '[[case]]\nif = { method = "pmfl" }\nset = { "evaluation.deviation" = true }\n')
+    assert load(file).runs[0].evaluation.deviation
+
+
+@pytest.mark.parametrize("case", ['"x"', '{ if = { method = "pmfl" } }', '{ if = {}, set = { "data.datset" = "x" } }'])
+def test_a_case_must_say_if_and_set_of_known_keys(tmp_path: Path, case: str) -> None:
+    with pytest.raises(SpecError, match=r"case|unknown key"):
+        load(study_of(tmp_path, f"case = [{case}]"))
+
+
+def test_a_study_takes_settings_and_cases_from_the_one_it_extends(tmp_path: Path) -> None:
+    first = study_of(
+        tmp_path,
+        "[base]\ntraining = { rounds = 5, client_lr = 0.3 }\n[sweep]\nseed = [1, 2]\n"
+        '[[case]]\nif = { method = "pmfl" }\nset = { "evaluation.deviation" = true }\n',
+        "first",
+    )
+    second = study_of(tmp_path, f'extends = "{first}"\n[base]\ntraining = {{ rounds = 6 }}\n', "second")
+    (spec,) = load(second).runs
+    assert (spec.training.rounds, spec.training.client_lr, spec.evaluation.deviation, spec.seed) == (6, 0.3, True, 0)
+    with pytest.raises(SpecError, match="extends"):
+        load(study_of(tmp_path, f'extends = "{tmp_path / "round.toml"}"', "round"))
+
+
+def test_every_built_in_study_stands_for_runs() -> None:
+    for name in built_in_studies():
+        study = load(name)
+        assert study.id == name
+        assert study.runs

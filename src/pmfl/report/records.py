@@ -57,7 +57,8 @@ def study_file(study: Study) -> str:
     import tomli_w
 
     given: dict[str, Any] = {"id": study.id, "title": study.title, "claim": study.claim}
-    given |= {name: getattr(study, name) for name in ("base", "sweep", "method", "report")}
+    parts = ("base", "sweep", "method", "case", "scale", "report", "paper", "claims")
+    given |= {name: getattr(study, name) for name in parts}
     text = tomli_w.dumps({key: _bare(value) for key, value in given.items() if value})
     # Lists of plain values on one line each.
     return re.sub(r"\[\n((?:    [^\[{\n]+,\n)+)\]", lambda found: f"[{' '.join(found[1].split())[:-1]}]", text).strip()

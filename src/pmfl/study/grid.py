@@ -13,7 +13,9 @@ from typing import Any
 from pmfl.errors import SpecError, did_you_mean
 from pmfl.study.spec import RunSpec, known_keys, run_spec
 
-SECTIONS = ("id", "title", "claim", "base", "sweep", "method", "report")
+SECTIONS = ("id", "title", "claim", "extends", "base", "sweep", "method", "case", "scale", "report", "paper", "claims")
+TABLES = ("base", "sweep", "method", "scale", "report", "paper")
+INHERITED = ("base", "method", "scale")  # what a study takes from the one it extends, besides its cases
 
 
 @dataclass(frozen=True)
@@ -32,19 +34,24 @@ class Study:
     report: Mapping[str, Any] = field(default_factory=dict)
     title: str = ""
     claim: str = ""
+    case: Sequence[Mapping[str, Any]] = ()  # {"if": {key: value}, "set": {key: value}}: what follows from what is swept
+    scale: Mapping[str, Any] = field(default_factory=dict)  # how the study is made smaller
+    paper: Mapping[str, Any] = field(default_factory=dict)  # the artefact it stands for, and its printed numbers
+    claims: Sequence[Mapping[str, Any]] = ()  # sentences with checkable expressions
 
     @property
     def runs(self) -> list[RunSpec]:
         """Every run of the study once, in the order of the sweep."""
         found: dict[str, RunSpec] = {}
         for values in itertools.product(*self.sweep.values()):
-            given = _merge({}, self.base)
+            given = _merge({"method": RunSpec().method.name}, self.base)
             parameters = {name: dict(params) for name, params in self.method.items()}
             for key, value in zip(self.sweep, values, strict=True):
-                if key.startswith("method."):
-                    _put(parameters, key.removeprefix("method."), value)
-                else:
-                    _put(given, key, value)
+                _set(given, parameters, key, value)
+            for case in self.case:
+                if all(_is(given, key, value) for key, value in case["if"].items()):
+                    for key, value in case["set"].items():
+                        _set(given, parameters, key, value)
             spec = run_spec(_with_parameters(given, parameters), f"study {self.id}")
             found.setdefault(spec.question_id, spec)
         return list(found.values())
@@ -52,22 +59,7 @@ class Study:
 
 def load(name: str | Path, overrides: Sequence[str] = ()) -> Study:
     """A built-in study by name, or a TOML file, with ``key=value`` overrides applied."""
-    text, where = _read(str(name))
-    try:
-        given = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise SpecError(f"{where}: {error}", hint="https://toml.io explains the format", code="S111") from None
-    for section in given:
-        if section not in SECTIONS:
-            raise SpecError(f"{where}: unknown section `{section}`", hint=did_you_mean(section, SECTIONS), code="S112")
-    for section in ("base", "sweep", "method", "report"):
-        if not isinstance(given.get(section, {}), dict):
-            raise SpecError(f"{where}: `{section}` = {given[section]!r} should be a table", hint=f"write [{section}]")
-    given.setdefault("id", Path(where).stem)
-    for key, values in given.get("sweep", {}).items():
-        if not isinstance(values, list) or not values:
-            raise SpecError(f"{where}: sweep `{key}` = {values!r} should be a list of values", hint=f'"{key}" = [ … ]')
-        _check_key(key, where)
+    given = _given(str(name))
     for override in overrides:
         _override(given, override)
     return Study(**given)
@@ -77,6 +69,59 @@ def built_in_studies() -> list[str]:
     """The names of the studies that come with pmfl."""
     folder = resources.files("pmfl") / "experiments"
     return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
+
+
+def _given(name: str, extended_by: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A study file as checked plain values, with what it takes from the study it extends."""
+    text, where = _read(name)
+    try:
+        given = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(f"{where}: {error}", hint="https://toml.io explains the format", code="S111") from None
+    for section in given:
+        if section not in SECTIONS:
+            raise SpecError(f"{where}: unknown section `{section}`", hint=did_you_mean(section, SECTIONS), code="S112")
+    for section in TABLES:
+        if not isinstance(given.get(section, {}), dict):
+            raise SpecError(f"{where}: `{section}` = {given[section]!r} should be a table", hint=f"write [{section}]")
+    given.setdefault("id", Path(where).stem)
+    for key, values in given.get("sweep", {}).items():
+        if not isinstance(values, list) or not values:
+            raise SpecError(f"{where}: sweep `{key}` = {values!r} should be a list of values", hint=f'"{key}" = [ … ]')
+        _check_key(key, where)
+    for case in given.get("case", []):
+        _check_case(case, where)
+    other = given.pop("extends", None)
+    if other is None:
+        return given
+    if not isinstance(other, str) or other in (*extended_by, where):
+        raise SpecError(f"{where}: extends = {other!r}", hint="name one other study, which does not extend this one")
+    theirs = _given(other, (*extended_by, where))
+    for section in INHERITED:
+        given[section] = _merge(_merge({}, theirs.get(section, {})), given.get(section, {}))
+    given["case"] = [*theirs.get("case", []), *given.get("case", [])]
+    return given
+
+
+def _check_case(case: Any, where: str) -> None:
+    if not isinstance(case, dict) or set(case) != {"if", "set"} or not all(isinstance(v, dict) for v in case.values()):
+        raise SpecError(
+            f"{where}: a case is {case!r}",
+            hint='write [[case]] with if = { "key" = value } and set = { "key" = value }',
+            code="S117",
+        )
+    for key in (*case["if"], *case["set"]):
+        _check_key(key, where)
+
+
+def _is(given: Mapping[str, Any], key: str, wanted: Any) -> bool:
+    """Whether a run's dotted key has a value, or one of several; a named thing is told by its name."""
+    here: Any = given
+    for word in key.split("."):
+        here = here.get(word) if isinstance(here, Mapping) else None
+    if isinstance(here, Mapping):
+        here = here.get("name")
+    return here in wanted if isinstance(wanted, list) else bool(here == wanted)
 
 
 def _read(name: str) -> tuple[str, str]:
@@ -109,6 +154,10 @@ def _override(given: dict[str, Any], override: str) -> None:
         # Parameters of methods stay swept when only the methods are exchanged.
         if not (key == "method" and swept != "method"):
             del sweep[swept]
+    given["case"] = [
+        {**case, "set": {k: v for k, v in case["set"].items() if k != key and not k.startswith(f"{key}.")}}
+        for case in given.get("case", [])
+    ]
     if len(values) > 1:
         sweep[key] = values
     elif key.startswith("method."):
@@ -136,12 +185,20 @@ def _check_key(key: str, where: str) -> None:
 
 def _with_parameters(given: dict[str, Any], parameters: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The run's own method with its parameters; those of other methods do not concern it."""
-    method = given.get("method", RunSpec().method.name)
+    method = given["method"]
     if isinstance(method, str):
         method = {"name": method}
     if isinstance(method, dict) and isinstance(method.get("name"), str):
         given["method"] = {**method, **parameters.get(method["name"], {})}
     return given
+
+
+def _set(given: dict[str, Any], parameters: dict[str, Any], key: str, value: Any) -> None:
+    """What a dotted key means for a run: a parameter of a method, or a part of its specification."""
+    if key.startswith("method."):
+        _put(parameters, key.removeprefix("method."), value)
+    else:
+        _put(given, key, value)
 
 
 def _put(tree: dict[str, Any], key: str, value: Any) -> None:

@@ -55,6 +55,7 @@ class DataSpec(_Part):
     clients: Size = 250
     partition: Named = Named(name="slices")
     augment: str | None = None  # None: what fits the data set
+    held_out: Count = 0  # so many training samples take the place of the test set: to choose hyper-parameters with
 
     @field_validator("partition", mode="before")
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from pmfl.errors import SpecError, did_you_mean
 from pmfl.study.names import resolve
 from pmfl.study.spec import RunSpec
 from pmfl.world.augment import AUGMENTS, to_input
-from pmfl.world.datasets import Dataset, IntArray, load
+from pmfl.world.datasets import Dataset, IntArray, Split, load
 from pmfl.world.models import as_model
 from pmfl.world.participation import Pattern, rates
 from pmfl.world.partition import Partition
@@ -44,6 +45,8 @@ def build_world(
 ) -> World:
     """Everything but the method, from the seed's key."""
     dataset = dataset or build_dataset(spec)
+    if spec.data.held_out:
+        dataset = hold_out(dataset, spec.data.held_out, key)
     partition = build_partition(spec, key, dataset)
     _, pattern = build_pattern(spec, key, partition)
     pattern.check(spec.training.rounds)
@@ -76,6 +79,23 @@ def build_dataset(spec: RunSpec) -> Dataset:
             )
         return made
     return load(name, spec.data.path, **spec.data.options)
+
+
+def hold_out(dataset: Dataset, samples: int, key: Key) -> Dataset:
+    """The data set with so many training samples in the place of the test set, which is then never looked at."""
+    train = dataset.train
+    if samples >= len(train):
+        raise SpecError(
+            f"data.held_out = {samples} of {len(train)} training samples", hint="leave some to train on", code="S124"
+        )
+    order = key.fold("held-out").numpy().permutation(len(train))
+    parts = [np.sort(order[samples:]), np.sort(order[:samples])]
+    kept, held = (Split(train.x[rows], train.y[rows], _rows(train.users, rows)) for rows in parts)
+    return replace(dataset, train=kept, test=held)
+
+
+def _rows(users: IntArray | None, rows: IntArray) -> IntArray | None:
+    return None if users is None else users[rows]
 
 
 def build_partition(spec: RunSpec, key: Key, dataset: Dataset) -> Partition:
