@@ -20,14 +20,14 @@ RANGE = 2.0**22  # |sum of terms| stays below it, so int64 cannot overflow
 BLOCK = 1 << 15  # entries at a time: the float64 and int64 scratch stays in cache
 
 
-def exact_weighted_sum(weights: Sequence[float], vectors: Sequence[Vector], size: int) -> Tensor:
-    """The fixed-point sum [P] of weights [n] times vectors n x [P]; add partial sums as integers.
+def exact_weighted_sum(weights: Sequence[float], vectors: Sequence[Vector] | Tensor, size: int) -> Tensor:
+    """The fixed-point sum [P] of weights [n] times vectors n x [P], or rows [n, P]; add partial sums as integers.
 
     >>> total = exact_weighted_sum([0.5, 2.0], [torch.tensor([1.0, 2.0]), torch.tensor([3.0, -1.0])], 2)
     >>> from_fixed_point(total, torch.float32)
     tensor([ 6.5000, -1.0000])
     """
-    device = vectors[0].device if vectors else torch.device("cpu")
+    device = vectors[0].device if len(vectors) else torch.device("cpu")
     total = torch.zeros(size, dtype=torch.int64, device=device)
     block = BLOCK if device.type == "cpu" else max(size, 1)
     for start in range(0, size, block):
@@ -43,11 +43,11 @@ def from_fixed_point(total: Tensor, dtype: torch.dtype) -> Tensor:
     return total.double().div_(FIXED_POINT).to(dtype)
 
 
-def check_range(weights: Sequence[float], vectors: Sequence[Vector], clients: Sequence[int], t: int) -> None:
+def check_range(weights: Sequence[float], vectors: Sequence[Vector] | Tensor, clients: Sequence[int], t: int) -> None:
     """Raise ``Diverged`` naming every client whose weighted vector is not finite, or too large to be summed."""
-    if not vectors:
+    if not len(vectors) or not vectors[0].numel():
         return
-    peaks = torch.stack([vector.abs().amax() if vector.numel() else torch.tensor(0.0) for vector in vectors])
+    peaks = vectors.abs().amax(1) if isinstance(vectors, Tensor) else torch.stack([v.abs().amax() for v in vectors])
     sizes = peaks.double().cpu() * torch.tensor(weights, dtype=torch.float64).abs()
     if bool(sizes.sum() < RANGE):  # false for NaN as well
         return

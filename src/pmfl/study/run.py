@@ -14,7 +14,8 @@ from pmfl.core.keys import Key
 from pmfl.core.method import Method
 from pmfl.core.round import Outcome, ServerState, play, start
 from pmfl.core.types import Model, Round, Vector
-from pmfl.engines.local import LocalEngine, exactly
+from pmfl.engines.build import build_engine
+from pmfl.engines.local import exactly
 from pmfl.errors import Diverged, SpecError
 from pmfl.study.checkpoint import Checkpoint
 from pmfl.study.metrics import client_metrics, deviation, split_metrics, training_metrics
@@ -61,13 +62,14 @@ class Run:
         self.world: World = build_world(
             spec, self.key, dataset=dataset, model=model, holds_out=self.method.client.checks
         )
-        self.engine = LocalEngine(
+        self.engine = build_engine(
             self.method.client,
             self.world.model,
             self.world.population,
-            workers=workers,
+            kind=spec.engine.kind,
             lanes=spec.engine.lanes,
             device=spec.engine.device,
+            workers=workers,
         )
         w = self.world.model.init(self.key.fold("init")).to(self.engine.device)
         self.state = State(start(self.method, w, spec.data.clients), self.world.pattern.start())

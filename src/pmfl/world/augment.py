@@ -45,13 +45,13 @@ def none(x: Images, key: Key, fill: Sequence[int] = (0,)) -> Images:
 def crop(x: Images, key: Key, fill: Sequence[int] = (0,)) -> Images:
     """A window of the image's own size, cut at random out of the image with 4 pixels of border around it."""
     _check("crop", x)
-    return _cut(x, _draw_window(key, len(x))[:, :2], fill)
+    return _cut(x, draw_windows(key, len(x))[:, :2], fill)
 
 
 def crop_flip(x: Images, key: Key, fill: Sequence[int] = (0,)) -> Images:
     """A random window as in ``crop``, then left and right exchanged in every second image or so."""
     _check("crop-flip", x)
-    draws = _draw_window(key, len(x))
+    draws = draw_windows(key, len(x))
     return _flip(_cut(x, draws[:, :2], fill), draws[:, 2] % 2 == 1)
 
 
@@ -71,6 +71,35 @@ def fedau(x: Images, key: Key, fill: Sequence[int] = (0,)) -> Images:
 
 
 AUGMENTS: dict[str, Augment] = {"none": none, "crop": crop, "crop-flip": crop_flip, "fedau": fedau}
+
+
+def draw_windows(key: Key, n: int) -> npt.NDArray[np.uint32]:
+    """Row and column of each image's window, and a number that is odd for images to be flipped."""
+    raw = key.fold("window").numpy().bit_generator.random_raw(n).view(np.uint16).reshape(n, 4)
+    draws = raw[:, :3].astype(np.uint32)
+    draws[:, :2] = (draws[:, :2] * (2 * PAD + 1)) >> 16
+    return draws
+
+
+FLIPS = {crop: False, crop_flip: True}  # the augmentations that are a window and no more: these run on any device
+
+
+def cut(x: Tensor, rows: Tensor, draws: Tensor, fill: Tensor, *, flips: bool) -> Tensor:
+    """Windows of the images ``x[rows]``, by the same draws and with the same bits as on the host.
+
+    x: uint8 [n, height, width, channels]
+    rows: [m] numbers of images
+    draws: [m, 3] of ``draw_windows``
+    fill: [channels] uint8, the colour of what lies beyond an image's border
+    """
+    height, width = x.shape[1:3]
+    i = draws[:, :1] + torch.arange(-PAD, height - PAD, device=x.device)
+    j = draws[:, 1:2] + torch.arange(-PAD, width - PAD, device=x.device)
+    if flips:
+        j = torch.where(draws[:, 2:] % 2 == 1, j.flip(1), j)
+    inside = ((i >= 0) & (i < height))[:, :, None] & ((j >= 0) & (j < width))[:, None, :]
+    i, j = i.clamp(0, height - 1), j.clamp(0, width - 1)
+    return torch.where(inside[..., None], x[rows[:, None, None], i[:, :, None], j[:, None, :]], fill)
 
 
 def mean_colour(mean: Sequence[float]) -> tuple[int, ...]:
@@ -187,14 +216,6 @@ def equalise(x: Images) -> Images:
 def _check(name: str, x: Images) -> None:
     if x.ndim != 4:
         raise SpecError(f"augmentation `{name}` is for images, and samples have shape {x.shape[1:]}", hint="use `none`")
-
-
-def _draw_window(key: Key, n: int) -> npt.NDArray[np.uint32]:
-    """Row and column of each image's window, and a number that is odd for images to be flipped."""
-    raw = key.fold("window").numpy().bit_generator.random_raw(n).view(np.uint16).reshape(n, 4)
-    draws = raw[:, :3].astype(np.uint32)
-    draws[:, :2] = (draws[:, :2] * (2 * PAD + 1)) >> 16
-    return draws
 
 
 def _cut(x: Images, corners: npt.NDArray[np.uint32], fill: Sequence[int]) -> Images:

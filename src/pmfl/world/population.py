@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from pmfl.core.keys import Key
-from pmfl.core.types import Batch, Model, Work
+from pmfl.core.types import Batch, Masks, Model, Work
 from pmfl.world.augment import AUGMENTS, mean_colour, to_input
-from pmfl.world.datasets import Dataset, IntArray
+from pmfl.world.datasets import Array, Dataset, IntArray
 from pmfl.world.models import draw_masks
 
 CHECK_SHARE = 0.2  # of a client's training samples, held out where a method needs a validation signal
 CHECK_SAMPLES = 64  # how many of them are looked at in one participation
+
+
+class Draws(NamedTuple):
+    """One participation before any sample is touched: which samples, and the key of all that is done to them."""
+
+    key: Key
+    rows: IntArray  # [E * B] of the train split
+    held_out: IntArray  # [V] of the train split, none of which the client trains on; empty unless asked for
+    samples: float  # how many the client trains on
 
 
 class Population:
@@ -37,22 +48,41 @@ class Population:
         self.dataset, self.owned, self.model, self.key = dataset, owned, model, key
         self.iterations, self.batch_size = iterations, batch_size
         self.augment, self.holds_out, self.dtype = AUGMENTS[augment], holds_out, dtype
-        self._fill = mean_colour(dataset.mean)  # what is cut in from outside an image is zero once normalised
+        self.fill = mean_colour(dataset.mean)  # what is cut in from outside an image is zero once normalised
         self._shares = lru_cache(maxsize=4096)(self._split)
 
-    def work(self, t: int, k: int) -> Work:
-        """All that client ``k`` needs to take part in round ``t``."""
+    def draws(self, t: int, k: int) -> Draws:
+        """What client ``k`` is going to look at in round ``t``."""
         key = self.key.fold("work", t, k)
         training, held_out = self._shares(k)
         rows = training[self._draw(len(training), key.fold("batch"))]
-        x = self.augment(self.dataset.train.x[rows], key.fold("augment"), self._fill)
+        check = np.resize(held_out, CHECK_SAMPLES) if self.holds_out else held_out[:0]
+        return Draws(key, rows, check, float(len(training)))
+
+    def work(self, t: int, k: int) -> Work:
+        """All that client ``k`` needs to take part in round ``t``."""
+        key, rows, held_out, samples = self.draws(t, k)
+        x = self.augment(self.dataset.train.x[rows], key.fold("augment"), self.fill)
         shape = (self.iterations, self.batch_size)
         batches = Batch(
-            to_input(x.reshape(*shape, *x.shape[1:]), self.dataset.mean, self.dataset.std, self.dtype),
+            self.to_input(x.reshape(*shape, *x.shape[1:])),
             torch.from_numpy(self.dataset.train.y[rows].reshape(shape)),
-            draw_masks(self.model, key.fold("dropout"), shape) if self.model.masks else (),
+            self.masks(key),
         )
-        return Work(batches, torch.tensor(float(len(training))), self._check(held_out) if self.holds_out else None)
+        check = None
+        if self.holds_out:
+            y = torch.from_numpy(self.dataset.train.y[held_out])
+            check = Batch(self.to_input(self.dataset.train.x[held_out]), y)
+        return Work(batches, torch.tensor(samples), check)
+
+    def masks(self, key: Key) -> Masks:
+        """Dropout masks of a participation, [E, B, ...] each."""
+        shape = (self.iterations, self.batch_size)
+        return draw_masks(self.model, key.fold("dropout"), shape) if self.model.masks else ()
+
+    def to_input(self, x: Array | Tensor) -> Tensor:
+        """Stored samples as inputs of the network."""
+        return to_input(x, self.dataset.mean, self.dataset.std, self.dtype)
 
     def _draw(self, n: int, key: Key) -> IntArray:
         """Row numbers of E mini-batches: shuffled passes, each without its incomplete last mini-batch.
@@ -75,8 +105,3 @@ class Population:
         shuffled = self.key.fold("check", k).numpy().permutation(mine)
         cut = max(1, round(CHECK_SHARE * len(mine)))
         return shuffled[cut:], shuffled[:cut]
-
-    def _check(self, rows: IntArray) -> Batch:
-        rows = np.resize(rows, CHECK_SAMPLES)
-        x = to_input(self.dataset.train.x[rows], self.dataset.mean, self.dataset.std, self.dtype)
-        return Batch(x, torch.from_numpy(self.dataset.train.y[rows]))
