@@ -41,7 +41,7 @@ def _tables(store: Store, run_ids: Sequence[str], name: str) -> pa.Table:
             _sealed(store.sealed(run_id) / f"{name}.parquet") if store.is_done(run_id) else live(store, run_id, name)
         )
         tables.append(table.add_column(0, "run_id", pa.array([run_id] * len(table), pa.string())))
-    return pa.concat_tables(tables) if tables else _empty(name)
+    return pa.concat_tables(tables) if tables else empty(name)
 
 
 def summarise(rounds: pa.Table) -> dict[str, dict[str, float]]:
@@ -82,6 +82,7 @@ def _sealed(file: Path) -> pa.Table:
         raise StoreError(f"{file} cannot be read: {str(error).splitlines()[0]}", hint=hint, code="R112") from error
 
 
-def _empty(name: str) -> pa.Table:
+def empty(name: str) -> pa.Table:
+    """A table of no runs."""
     schema = {"rounds": ROUNDS, "clients": CLIENTS, "participation": PARTICIPATION}[name]
     return schema.insert(0, pa.field("run_id", pa.string())).empty_table()

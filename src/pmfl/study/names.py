@@ -6,6 +6,7 @@ configuration: there is no second list of names, types and defaults.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -18,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from pmfl.errors import SpecError, did_you_mean
 
@@ -82,21 +83,21 @@ def fingerprint(kind: Kind, name: str) -> str:
     return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12] if file else ""
 
 
-def parameters(function: Callable[..., Any]) -> list[Parameter]:
+@functools.lru_cache(maxsize=256)
+def parameters(function: Callable[..., Any]) -> tuple[Parameter, ...]:
     """The keyword-only arguments of a function, with what its docstring says of each."""
     hints = typing.get_type_hints(function, include_extras=True)
     texts = dict(re.findall(r"^\s*(\w+): (.+)$", inspect.getdoc(function) or "", flags=re.MULTILINE))
-    return [
+    return tuple(
         Parameter(p.name, _type_name(hints.get(p.name, Any)), p.default, texts.get(p.name, ""))
         for p in inspect.signature(function).parameters.values()
         if p.kind is inspect.Parameter.KEYWORD_ONLY
-    ]
+    )
 
 
 def bind(kind: Kind, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """All parameters of the named function: those given, checked against its signature, and its defaults."""
     function = resolve(kind, name)
-    hints = typing.get_type_hints(function, include_extras=True)
     known = {p.name: p.default for p in parameters(function)}
     for word in given:
         if word not in known:
@@ -108,19 +109,27 @@ def bind(kind: Kind, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
                 hint=did_you_mean(word, known) if known else f"leave `{word}` out",
                 code="S104",
             )
-    fields: dict[str, Any] = {
-        f"{word}_": (hints.get(word, Any), Field(default, alias=word)) for word, default in known.items()
-    }
-    for word, default in known.items():
-        if default is inspect.Parameter.empty:
-            fields[f"{word}_"] = (hints.get(word, Any), Field(alias=word))
-    schema = create_model(name, __config__=ConfigDict(extra="forbid", allow_inf_nan=False, strict=False), **fields)
+    schema = _schema(name, function)
     try:
         bound = schema.model_validate(dict(given))
     except ValidationError as error:
         takes = "; ".join(f"{p.name}: {p.type}" for p in parameters(function))
         raise SpecError(f"{kind} `{name}`: {problems(error)}", hint=f"it takes {takes}", code="S105") from None
     return {word: getattr(bound, f"{word}_") for word in known}
+
+
+@functools.lru_cache(maxsize=256)
+def _schema(name: str, function: Callable[..., Any]) -> type[BaseModel]:
+    """What checks a function's keyword arguments; making one takes far longer than using it."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    fields: dict[str, Any] = {
+        f"{p.name}_": (
+            hints.get(p.name, Any),
+            Field(alias=p.name) if p.default is inspect.Parameter.empty else Field(p.default, alias=p.name),
+        )
+        for p in parameters(function)
+    }
+    return create_model(name, __config__=ConfigDict(extra="forbid", allow_inf_nan=False, strict=False), **fields)
 
 
 def problems(error: ValidationError) -> str:
