@@ -4,9 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pmfl.report.series import NOT_STARTED, look_up, panels, plain, runs_of, settings, short_names
+from pmfl.report.series import panels, runs_of, settings, short_names
+from pmfl.study.answers import NOT_STARTED
 from pmfl.study.grid import Study
 from pmfl.study.play import row_of
+from pmfl.study.settings import look_up, plain
 from pmfl.study.spec import run_spec
 from pmfl.study.store import RunRow, Store
 from tests.report.stores import made_study, play

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pmfl.cli import paper as papers
 from pmfl.cli.data import app as data_app
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 
 app.add_typer(data_app, name="data", help="Find, fetch, look at and verify data sets.")
+app.command()(papers.archive)
 
 StudyName = Annotated[str, typer.Argument(metavar="[STUDY]", help="A built-in study or a TOML file.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where results are.")]

@@ -12,9 +12,11 @@ from pmfl.report.findings import WHAT, findings, measure_of, verdict
 from pmfl.report.html import Drawer, Section, download, sheet, write_page
 from pmfl.report.pictures import client_sections, curve_sections, final_picture
 from pmfl.report.records import repeat_section, runs_section, settings_section
-from pmfl.report.series import NOT_STARTED, look_up, runs_of, settings
+from pmfl.report.series import runs_of, settings
 from pmfl.report.tables import MEASURES, Column, Row, difference_rows, reading, summary_rows, to_csv
+from pmfl.study.answers import NOT_STARTED
 from pmfl.study.grid import Study
+from pmfl.study.settings import look_up
 from pmfl.study.store import RunRow, Store
 
 VERDICTS = {"ahead": "ahead", "behind": "behind", "unclear": "not told apart", "unknown": "too few seeds"}

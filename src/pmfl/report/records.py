@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pmfl.report.html import Section, Sheet, pairs
-from pmfl.report.series import look_up, plain, short_names
+from pmfl.report.series import short_names
 from pmfl.report.tables import minutes
 from pmfl.study.grid import Study, built_in_studies, load
+from pmfl.study.settings import look_up, plain
 from pmfl.study.spec import RunSpec
 from pmfl.study.store import RunRow
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pmfl.study.answers import NOT_STARTED
 from pmfl.study.grid import Study
+from pmfl.study.settings import plain, setting_of
 from pmfl.study.spec import RunSpec
 from pmfl.study.store import RunRow, Store
-
-NOT_STARTED = "not started"
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def settings(study: Study, runs: Sequence[RunRow]) -> list[Setting]:
     groups: dict[tuple[str, ...], list[RunRow]] = {}
     values: dict[tuple[str, ...], dict[str, Any]] = {}
     for run in runs:
-        found = {key: _value(run.spec, key, study.sweep.get(key, ())) for key in keys}
+        found = {key: setting_of(run.spec, key, study.sweep.get(key, ())) for key in keys}
         which = tuple(map(repr, found.values()))
         groups.setdefault(which, []).append(run)
         values[which] = found
@@ -94,47 +94,6 @@ def short_names(keys: Iterable[str]) -> dict[str, str]:
         key: _spaced(key.removeprefix("method.")) if last.count(word) > 1 else _spaced(word)
         for key, word in zip(keys, last, strict=True)
     }
-
-
-def plain(value: Any) -> str:
-    """A setting's value in words."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:g}"
-    return "–" if value is None else str(value)
-
-
-def look_up(spec: Mapping[str, Any], key: str) -> Any:
-    """The value a dotted key of a study has in a run's specification; None where it does not apply."""
-    if key.startswith("method."):
-        name = spec["method"]["name"]
-        word = key.removeprefix(f"method.{name}.")
-        return None if word == key else spec["method"]["params"].get(word)
-    here: Any = spec
-    for word in key.split("."):
-        if not isinstance(here, Mapping):
-            return None
-        if word in here:
-            here = here[word]
-        elif "params" in here:
-            here = here["params"].get(word)
-        else:  # `participation.cycle` is a parameter of the pattern
-            here = here.get("pattern", {}).get("params", {}).get(word)
-    return here
-
-
-def _value(spec: Mapping[str, Any], key: str, swept: Sequence[Any]) -> Any:
-    """A scalar that says which of the swept values a run has."""
-    value = look_up(spec, key)
-    if not isinstance(value, Mapping):
-        return value
-    for given in swept:
-        if isinstance(given, Mapping) and given.get("name") == value["name"]:
-            own = {word: v for word, v in given.items() if word != "name"}
-            if all(value["params"].get(word) == v for word, v in own.items()):
-                return " ".join([value["name"], *(f"{word}={plain(v)}" for word, v in own.items())])
-    return value["name"]
 
 
 def _words(values: Mapping[str, Any], keys: Sequence[str], short: Mapping[str, str]) -> str:

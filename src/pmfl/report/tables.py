@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from pmfl.report.series import Setting, panels, plain, runs_of, settings, short_names
+from pmfl.report.series import Setting, panels, runs_of, settings, short_names
 from pmfl.study.grid import Study
 from pmfl.study.metrics import mean_interval
+from pmfl.study.settings import plain
 from pmfl.study.store import RunRow, Store
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from pmfl.report.attendance import foreseen
 from pmfl.report.gather import FloatArray, IntArray
 from pmfl.report.html import Drawer, Section, download, pairs, write_page
 from pmfl.report.records import flat_spec
-from pmfl.report.series import plain
 from pmfl.report.tables import percent
+from pmfl.study.settings import plain
 from pmfl.study.spec import RunSpec
 
 if TYPE_CHECKING:
