@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pmfl.core.client import Differentiate, by_autograd, train_client
 from pmfl.core.keys import Key
-from pmfl.core.method import ClientRule, Method
+from pmfl.core.method import ClientRule, Measure, Method
 from pmfl.core.round import Outcome, ServerState, play, start
 from pmfl.core.sums import check_range, exact_weighted_sum, from_fixed_point
 from pmfl.core.types import (
@@ -84,6 +84,13 @@ class GivenReplies:
     @property
     def updates(self) -> list[Vector]:
         return [uplink.update for uplink in self.uplinks]
+
+    def measure(self, measure: Measure) -> Tensor:
+        size = self.like.numel()
+        return measure(
+            self.updates,
+            lambda weights: from_fixed_point(exact_weighted_sum(weights, self.updates, size), torch.float64),
+        )
 
     def weighted_sum(self, weights: Tensor) -> Vector:
         mine = [float(weights[k]) for k in self.clients]

@@ -1,3 +1,4 @@
+import hashlib
 import math
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -7,7 +8,18 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from pmfl.core.tree import leaves, load_tree, map_tree, replacing, save_tree, size_of, stack, unstack
+from pmfl.core.tree import (
+    from_bytes,
+    leaves,
+    load_tree,
+    map_tree,
+    replacing,
+    save_tree,
+    size_of,
+    stack,
+    to_bytes,
+    unstack,
+)
 from pmfl.errors import StoreError
 
 
@@ -169,3 +181,30 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_an_os_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="absent"):
         save_tree(tmp_path / "absent" / "tree", {"w": torch.zeros(1)})
+
+
+def test_one_part_of_a_file_is_read_alone(tmp_path: Path) -> None:
+    parts = {"1": (torch.ones(2), 5, {"1": torch.zeros(3)}), "10": (torch.zeros(2), 6, {"1": torch.ones(3)})}
+    save_tree(tmp_path / "parts", parts)
+    for name, part in parts.items():
+        assert same(load_tree(tmp_path / "parts", part, within=name), part)
+    save_tree(tmp_path / "leaf", {"1": torch.ones(2), "2": 7})
+    assert torch.equal(load_tree(tmp_path / "leaf", torch.zeros(2), within="1"), torch.ones(2))
+    assert load_tree(tmp_path / "leaf", 0, within="2") == 7
+
+
+def test_a_tree_travels_as_the_bytes_of_a_file(tmp_path: Path) -> None:
+    tree = {**example(), "open": {}, "half": torch.ones(3).bfloat16(), "none": torch.zeros(0)}
+    sha = save_tree(tmp_path / "file", tree, durable=False)
+    data = to_bytes(tree)
+    assert data.numpy().tobytes() == (tmp_path / "file").read_bytes()
+    assert hashlib.sha256(data.numpy().tobytes()).hexdigest() == sha
+    assert same(from_bytes(data, tree), tree)
+    with pytest.raises(StoreError, match="what was received belongs to another"):
+        from_bytes(data, {**tree, "more": 1})
+
+
+def test_a_tensor_of_a_type_without_a_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="w: a tensor of torch.complex64 cannot be saved"):
+        save_tree(tmp_path / "file", {"w": torch.zeros(2, dtype=torch.complex64)})
+    assert not list(tmp_path.iterdir())

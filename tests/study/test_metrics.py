@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pmfl.core.types import Seen
-from pmfl.engines.local import Scores
+from pmfl.core.types import Seen, Uplink, nobody
+from pmfl.engines.local import LocalReplies, Scores
+from pmfl.errors import Diverged
 from pmfl.study.metrics import (
     client_metrics,
     deviation,
@@ -34,21 +35,30 @@ def test_client_metrics_are_means_over_each_clients_own_samples() -> None:
     assert math.isnan(found["accuracy"][1])
 
 
+def replies(*updates: list[float]) -> LocalReplies:
+    uplinks = [Uplink(torch.tensor(u), (), {}, torch.tensor(u)) for u in updates]
+    return LocalReplies(nobody(9), list(range(len(updates))), uplinks, 3, torch.zeros(2))
+
+
 def test_deviation_equals_the_definition() -> None:
-    updates = [torch.tensor([1.0, 0.0]), torch.tensor([0.0, 2.0]), torch.tensor([0.0, 0.0])]
     centre = np.array([0.5, 1.0])
     direct = sum(
         1 - float(np.dot(u, centre) / np.linalg.norm(u) / np.linalg.norm(centre)) for u in ([1.0, 0.0], [0.0, 2.0])
     )
-    found = deviation(updates)
+    found = deviation(replies([1.0, 0.0], [0.0, 2.0], [0.0, 0.0]))
     assert found["local/deviation"] == pytest.approx(direct, abs=1e-12)
     assert found["local/deviation_mean"] == pytest.approx(direct / 2, abs=1e-12)
 
 
 def test_equal_updates_do_not_deviate_and_nobody_says_nothing() -> None:
-    assert deviation([torch.ones(5)] * 3)["local/deviation"] == pytest.approx(0, abs=1e-12)
-    assert deviation([]) == {}
-    assert deviation([torch.zeros(2)]) == {}
+    assert deviation(replies(*[[1.0, 1.0]] * 3))["local/deviation"] == pytest.approx(0, abs=1e-12)
+    assert deviation(replies()) == {}
+    assert deviation(replies([0.0, 0.0])) == {}
+
+
+def test_deviation_of_an_update_that_is_not_finite_is_divergence() -> None:
+    with pytest.raises(Diverged, match="round 3: the update of client 1 "):
+        deviation(replies([1.0, 0.0], [math.inf, 0.0]))
 
 
 def test_training_metrics_are_means_over_participants() -> None:

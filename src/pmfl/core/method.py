@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -112,6 +112,10 @@ class Method:
         return replace(self, name=name, **rules)
 
 
+Total: TypeAlias = Callable[[Sequence[float]], Vector]  # a weight for each update that is here -> the sum over all
+Measure: TypeAlias = Callable[[Sequence[Vector], Total], Tensor]  # the m updates that are here -> [m] float64
+
+
 class Replies(Protocol):
     """The answers of one round; the vectors stay wherever the engine keeps them."""
 
@@ -120,9 +124,8 @@ class Replies(Protocol):
         """Who took part, and the numbers they reported."""
         ...
 
-    @property
-    def updates(self) -> Sequence[Vector]:
-        """Delta_k of those who took part, by client id. For metrics; no rule gets to see them."""
+    def measure(self, measure: Measure) -> Tensor:
+        """A number for each Delta_k of those who took part, by client id. For metrics; no rule gets to see them."""
         ...
 
     def weighted_sum(self, weights: Tensor) -> Vector:

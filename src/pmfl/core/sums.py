@@ -43,13 +43,23 @@ def from_fixed_point(total: Tensor, dtype: torch.dtype) -> Tensor:
     return total.double().div_(FIXED_POINT).to(dtype)
 
 
-def check_range(weights: Sequence[float], vectors: Sequence[Vector] | Tensor, clients: Sequence[int], t: int) -> None:
-    """Raise ``Diverged`` naming every client whose weighted vector is not finite, or too large to be summed."""
+def peaks(vectors: Sequence[Vector] | Tensor) -> Tensor:
+    """The largest magnitude in each vector, [n] float64 on the CPU; NaN where there is one."""
     if not len(vectors) or not vectors[0].numel():
+        return torch.zeros(len(vectors), dtype=torch.float64)
+    found = vectors.abs().amax(1) if isinstance(vectors, Tensor) else torch.stack([v.abs().amax() for v in vectors])
+    return found.double().cpu()
+
+
+def check_peaks(weights: Sequence[float], peaks: Tensor, clients: Sequence[int], t: int) -> None:
+    """Raise ``Diverged`` naming every client whose weighted vector is not finite, or too large to be summed."""
+    sizes = peaks * torch.tensor(weights, dtype=torch.float64).abs()
+    if not len(sizes) or bool(sizes.sum() < RANGE):  # false for NaN as well
         return
-    peaks = vectors.abs().amax(1) if isinstance(vectors, Tensor) else torch.stack([v.abs().amax() for v in vectors])
-    sizes = peaks.double().cpu() * torch.tensor(weights, dtype=torch.float64).abs()
-    if bool(sizes.sum() < RANGE):  # false for NaN as well
-        return
-    wrong = ~(sizes < RANGE / (2 * len(vectors)))  # at least one: the sum of smaller ones is far from the range
+    wrong = ~(sizes < RANGE / (2 * len(sizes)))  # at least one: the sum of smaller ones is far from the range
     raise Diverged(round=t, clients=[k for k, bad in zip(clients, wrong.tolist(), strict=True) if bad])
+
+
+def check_range(weights: Sequence[float], vectors: Sequence[Vector] | Tensor, clients: Sequence[int], t: int) -> None:
+    """``check_peaks`` of vectors that are all here."""
+    check_peaks(weights, peaks(vectors), clients, t)

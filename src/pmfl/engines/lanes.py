@@ -7,6 +7,7 @@ lanes are slower than clients one by one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +17,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from pmfl.core.client import by_transform, train_client
-from pmfl.core.method import ClientRule
-from pmfl.core.sums import check_range, exact_weighted_sum, from_fixed_point
+from pmfl.core.method import ClientRule, Measure
+from pmfl.core.sums import check_peaks, check_range, exact_weighted_sum, from_fixed_point, peaks
 from pmfl.core.tree import map_tree, stack, unstack
 from pmfl.core.types import Downlink, Model, Round, Scalars, Seen, Uplink, Vector, Work
 from pmfl.engines.captured import Captured, Program
 from pmfl.engines.local import Scores, naming
-from pmfl.engines.memory import RamMemory
+from pmfl.engines.memory import Memories
 from pmfl.errors import EngineError
 from pmfl.world.augment import to_input
 from pmfl.world.datasets import Dataset, Split
@@ -47,23 +48,46 @@ class LanesReplies:
         """Delta_k of those who took part, by client id."""
         return list(self.changes)
 
+    def measure(self, measure: Measure) -> Tensor:
+        """A number for each update, by client id."""
+
+        def total(weights: Sequence[float]) -> Vector:
+            check_range(weights, self.changes, self.clients, self.t)
+            return from_fixed_point(exact_weighted_sum(weights, self.changes, self.changes.shape[1]), torch.float64)
+
+        return measure(self.updates, total)
+
     def weighted_sum(self, weights: Tensor) -> Vector:
         """sum_k weights[k] * uplink[k], in fixed point."""
-        mine = [float(weights[k]) for k in self.clients]
-        check_range(mine, self.rows, self.clients, self.t)
-        return from_fixed_point(exact_weighted_sum(mine, self.rows, self.rows.shape[1]), self.rows.dtype)
+        check_peaks(weights[self.clients].tolist(), self.peaks(), self.clients, self.t)
+        return from_fixed_point(self.partial_sum(weights), self.rows.dtype)
+
+    def peaks(self) -> Tensor:
+        """The largest magnitude in each uplink, by client id."""
+        return peaks(self.rows)
+
+    def partial_sum(self, weights: Tensor) -> Tensor:
+        """The sum as integers, to which those of other ranks can be added."""
+        return exact_weighted_sum(weights[self.clients].tolist(), self.rows, self.rows.shape[1])
 
 
 class LanesEngine:
     """Trains and evaluates on one device, ``lanes`` clients at a time."""
 
     def __init__(
-        self, rule: ClientRule[Any], model: Model, population: Population, *, lanes: int, device: str = "cpu"
+        self,
+        rule: ClientRule[Any],
+        model: Model,
+        population: Population,
+        *,
+        lanes: int,
+        device: str = "cpu",
+        memories: Memories | None = None,
     ) -> None:
         if lanes < 1:
             raise EngineError(f"lanes = {lanes}", hint="they count from 1")
         self.rule, self.model, self.lanes, self.device = rule, model, lanes, device_named(device)
-        self.memories = RamMemory()
+        self.memories = Memories() if memories is None else memories
         self._resident = Resident(population, self.device)
         self._side_by_side: Program = self._train if self.device.type == "cpu" else Captured(self._train)
         self._splits: dict[int, tuple[Tensor, Tensor]] = {}  # on the device, by identity of the split
@@ -104,7 +128,7 @@ class LanesEngine:
     def _group(self, sent: Downlink, clients: list[int], now: Round) -> tuple[Tensor, Tensor, Scalars]:
         """One width of lanes; a group with fewer clients is filled up, and the surplus thrown away."""
         n, filled = len(clients), clients + clients[-1:] * (self.lanes - len(clients))
-        memory = stack([self._memory(k, sent) for k in filled])
+        memory = stack([self.memories.get(k, lambda: self.rule.init(sent.w)) for k in filled])
         uplink: Uplink = Uplink(*self._side_by_side(sent, memory, self._resident.works(now.t, filled)))
         for i, k in enumerate(clients):
             self.memories.put(k, unstack(uplink.memory, i))
@@ -131,10 +155,6 @@ class LanesEngine:
             x, y = torch.from_numpy(np.array(split.x)), torch.from_numpy(np.array(split.y))
             self._splits[id(split)] = x.to(self.device), y.to(self.device)
         return self._splits[id(split)]
-
-    def _memory(self, k: int, sent: Downlink) -> Any:
-        held = self.memories.get(k)
-        return self.rule.init(sent.w) if held is None else held
 
 
 def _axis(tree: Any) -> Any:

@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from pmfl.core.client import train_client
-from pmfl.core.method import ClientRule
-from pmfl.core.sums import check_range, exact_weighted_sum, from_fixed_point
+from pmfl.core.method import ClientRule, Measure
+from pmfl.core.sums import check_peaks, check_range, exact_weighted_sum, from_fixed_point, peaks
 from pmfl.core.types import Downlink, Model, Round, Scalars, Seen, Uplink, Vector
-from pmfl.engines.memory import RamMemory
+from pmfl.engines.memory import Memories
 from pmfl.errors import EngineError, MethodError, PmflError
 from pmfl.world.augment import to_input
 from pmfl.world.datasets import Dataset, Split
@@ -46,13 +46,28 @@ class LocalReplies:
         """Delta_k of those who took part, by client id."""
         return [uplink.update for uplink in self.uplinks]
 
+    def measure(self, measure: Measure) -> Tensor:
+        """A number for each update, by client id."""
+
+        def total(weights: Sequence[float]) -> Vector:
+            check_range(weights, self.updates, self.clients, self.t)
+            return from_fixed_point(exact_weighted_sum(weights, self.updates, self.like.numel()), torch.float64)
+
+        return measure(self.updates, total)
+
     def weighted_sum(self, weights: Tensor) -> Vector:
         """sum_k weights[k] * uplink[k], in fixed point."""
-        mine = [float(weights[k]) for k in self.clients]
+        check_peaks(weights[self.clients].tolist(), self.peaks(), self.clients, self.t)
+        return from_fixed_point(self.partial_sum(weights), self.like.dtype).to(self.like.device)
+
+    def peaks(self) -> Tensor:
+        """The largest magnitude in each uplink, by client id."""
+        return peaks([uplink.vector for uplink in self.uplinks])
+
+    def partial_sum(self, weights: Tensor) -> Tensor:
+        """The sum as integers, to which those of other ranks can be added."""
         vectors = [uplink.vector for uplink in self.uplinks]
-        check_range(mine, vectors, self.clients, self.t)
-        total = exact_weighted_sum(mine, vectors, self.like.numel())
-        return from_fixed_point(total, self.like.dtype).to(self.like.device)
+        return exact_weighted_sum(weights[self.clients].tolist(), vectors, self.like.numel())
 
 
 class Scores(NamedTuple):
@@ -76,21 +91,20 @@ class LocalEngine:
         population: Population,
         *,
         workers: int = 1,
+        memories: Memories | None = None,
     ) -> None:
         if workers < 1:
             raise EngineError(f"workers = {workers}", hint="they count from 1")
         keep_freed_memory()
         self.rule, self.model, self.population = rule, model, population
         self.workers, self.device = workers, torch.device("cpu")
-        self.memories = RamMemory()
+        self.memories = Memories() if memories is None else memories
         self._pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
 
     def train(self, sent: Downlink, chosen: Tensor, now: Round) -> LocalReplies:
         """Let the chosen clients take part in round ``now``."""
         clients = chosen.nonzero().flatten().tolist()
         uplinks = list(self._map(lambda k: self._train(sent, k, now), clients))
-        for k, uplink in zip(clients, uplinks, strict=True):
-            self.memories.put(k, uplink.memory)
         return LocalReplies(Seen(chosen.clone(), gather_scalars(uplinks)), clients, uplinks, now.t, sent.w)
 
     def evaluate(self, w: Vector, split: Split, dataset: Dataset) -> Scores:
@@ -118,11 +132,10 @@ class LocalEngine:
     def _train(self, sent: Downlink, k: int, now: Round) -> Uplink:
         with naming([k], now):
             work = self.population.work(now.t, k)
-            return train_client(self.rule, self.model, sent, self._memory(k, sent), work)
-
-    def _memory(self, k: int, sent: Downlink) -> Any:
-        held = self.memories.get(k)
-        return self.rule.init(sent.w) if held is None else held
+            memory = self.memories.get(k, lambda: self.rule.init(sent.w))
+            uplink = train_client(self.rule, self.model, sent, memory, work)
+            self.memories.put(k, uplink.memory)
+            return uplink._replace(memory=None)  # which would keep in memory what has a budget for it
 
 
 @contextlib.contextmanager

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
+from pmfl.core.method import Replies, Total
 from pmfl.core.types import Seen, Vector
 from pmfl.engines.local import Scores
 
@@ -32,14 +34,18 @@ def client_metrics(scores: Scores, owner: npt.NDArray[np.int64], clients: int) -
         }
 
 
-def deviation(updates: Sequence[Vector]) -> dict[str, float]:
+def deviation(replies: Replies) -> dict[str, float]:
     """Dev^t = sum over participants of 1 - Sim(Delta_k, mean Delta), and its mean; zero updates are left out."""
-    moved = [update.double() for update in updates if bool(update.any())]
-    if not moved:
-        return {}
-    centre = torch.stack(moved).mean(0)
-    apart = [1 - float(torch.nn.functional.cosine_similarity(update, centre, dim=0)) for update in moved]
-    return {"local/deviation": sum(apart), "local/deviation_mean": sum(apart) / len(apart)}
+    apart = [distance for distance in replies.measure(from_mean).tolist() if distance == distance]
+    return {"local/deviation": sum(apart), "local/deviation_mean": sum(apart) / len(apart)} if apart else {}
+
+
+def from_mean(updates: Sequence[Vector], total: Total) -> Tensor:
+    """1 - Sim(Delta_k, mean Delta) of each of these updates, where ``total`` sums over all; NaN for a zero one."""
+    centre = total([1.0] * len(updates))  # it has the direction of the mean
+    similar = [torch.nn.functional.cosine_similarity(update.double(), centre, dim=0).cpu() for update in updates]
+    moved = torch.tensor([bool(update.any()) for update in updates], dtype=torch.bool)
+    return torch.where(moved, 1 - torch.tensor(similar, dtype=torch.float64), torch.nan)
 
 
 def training_metrics(seen: Seen) -> dict[str, float]:

@@ -15,7 +15,9 @@ from pmfl.core.method import Method
 from pmfl.core.round import Outcome, ServerState, play, start
 from pmfl.core.types import Model, Round, Vector
 from pmfl.engines.build import build_engine
+from pmfl.engines.crew import ALONE, Alone
 from pmfl.engines.local import exactly
+from pmfl.engines.memory import Memories
 from pmfl.errors import Diverged, SpecError
 from pmfl.study.checkpoint import Checkpoint
 from pmfl.study.metrics import client_metrics, deviation, split_metrics, training_metrics
@@ -24,6 +26,8 @@ from pmfl.study.spec import RunSpec
 from pmfl.study.store import Record
 from pmfl.study.world import World, build_world
 from pmfl.world.datasets import Dataset
+
+GIGABYTE = 10**9
 
 
 class State(NamedTuple):
@@ -50,6 +54,7 @@ class Run:
         dataset: Dataset | None = None,
         model: Model | nn.Module | None = None,
         workers: int = 1,
+        crew: Alone = ALONE,
     ) -> None:
         if folder and (dataset is not None or model is not None):
             raise SpecError(
@@ -62,20 +67,26 @@ class Run:
         self.world: World = build_world(
             spec, self.key, dataset=dataset, model=model, holds_out=self.method.client.checks
         )
+        engine = spec.engine
         self.engine = build_engine(
             self.method.client,
             self.world.model,
             self.world.population,
-            kind=spec.engine.kind,
-            lanes=spec.engine.lanes,
-            device=spec.engine.device,
+            crew=crew,
+            lanes=engine.lanes,
+            device=engine.device,
             workers=workers,
+            memories=Memories(
+                budget=engine.memory_gb * GIGABYTE if engine.memory == "mmap" else float("inf"),
+                folder=folder,
+                rank=crew.rank,
+            ),
         )
         w = self.world.model.init(self.key.fold("init")).to(self.engine.device)
         self.state = State(start(self.method, w, spec.data.clients), self.world.pattern.start())
         self.seconds = 0.0
-        self.checkpoint = Checkpoint(folder, spec.run_id) if folder else None
-        self._resume(w)
+        self.checkpoint = Checkpoint(folder, spec.run_id, crew) if folder else None
+        self._resume()
 
     @property
     def t(self) -> int:
@@ -129,7 +140,7 @@ class Run:
         spec, seen, t = self.spec.evaluation, outcome.replies.seen, outcome.t
         values, per_client = training_metrics(seen), {}
         if spec.deviation:
-            values |= deviation(outcome.replies.updates)
+            values |= deviation(outcome.replies)
         last = t + 1 == self.spec.training.rounds
         if last or (t + 1) % spec.every == 0:
             values |= split_metrics("test", self._evaluate("test", t))
@@ -152,8 +163,6 @@ class Run:
             raise Diverged(round=t, clients=[], what=f"the global model's {which} loss")
         return scores
 
-    def _resume(self, w: Vector) -> None:
+    def _resume(self) -> None:
         if self.checkpoint and self.checkpoint.exists:
-            self.state, self.seconds = self.checkpoint.load(
-                self.state, self.engine.memories, lambda: self.method.client.init(w)
-            )
+            self.state, self.seconds = self.checkpoint.load(self.state, self.engine.memories)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import tomli_w
 
-from pmfl.core.tree import save_tree
+from pmfl.core.tree import save_tree, to_disk
 from pmfl.core.types import Vector
 from pmfl.errors import StoreError
 from pmfl.study import frames
@@ -36,10 +34,10 @@ def seal(store: Store, run_id: str, spec: RunSpec, model: Vector, known: dict[st
         hashes = {file.name: sha256(file) for file in sorted(beside.iterdir())}
         (beside / "MANIFEST.json").write_text(json.dumps(hashes, indent=1), "utf-8")
         for file in beside.iterdir():
-            _to_disk(file)
+            to_disk(file)
         shutil.rmtree(place, ignore_errors=True)
         beside.rename(place)
-        _to_disk(place.parent)
+        to_disk(place.parent)
     return summary
 
 
@@ -55,14 +53,6 @@ def verify(store: Store, run_id: str) -> None:
 def model_sha256(model: Vector) -> str:
     """The hash of a model: of its numbers, little-endian, in order."""
     return hashlib.sha256(model.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
-
-
-def _to_disk(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _without_none(value: Any) -> Any:

@@ -109,10 +109,26 @@ class EvaluationSpec(_Part):
 class EngineSpec(_Part):
     """How it is computed, which does not change what is asked."""
 
-    kind: Literal["local"] = "local"
+    kind: Literal["local", "ranks"] = "local"
+    ranks: Count = 0  # how many of them, which "ranks:3" says too; 0: as many as torchrun starts, or one per core
     lanes: Size = 1
     dtype: Literal["float32", "float64"] = "float32"
     device: str = "cpu"
+    memory: Literal["ram", "mmap"] = "ram"
+    memory_gb: Rate = 4.0  # for "mmap": how many gigabytes of client memories each rank keeps in RAM
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count(cls, given: Any) -> Any:
+        """``kind = "ranks:3"``."""
+        kind = given.get("kind") if isinstance(given, dict) else None
+        if isinstance(kind, str) and kind.startswith("ranks:"):
+            return {**given, "kind": "ranks", "ranks": kind.removeprefix("ranks:")}
+        return given
+
+    def arithmetic(self) -> dict[str, Any]:
+        """What the bits of an answer depend on. Ranks give those of one process, and so do memories in files."""
+        return {"kind": "local", **self.model_dump(include={"lanes", "dtype", "device"})}
 
 
 class RunSpec(_Part):
@@ -151,7 +167,7 @@ class RunSpec(_Part):
     def run_id(self) -> str:
         """Names the run: the question, how it is computed, and by which version of what."""
         versions = {name: importlib.metadata.version(name) for name in ("pmfl", "torch", "numpy")}
-        return _digest({"question": self.question(), "engine": self.engine.model_dump(), "versions": versions})
+        return _digest({"question": self.question(), "engine": self.engine.arithmetic(), "versions": versions})
 
 
 def run_spec(given: dict[str, Any], where: str = "study") -> RunSpec:

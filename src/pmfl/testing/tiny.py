@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pmfl.core.client import train_client
 from pmfl.core.keys import Key
-from pmfl.core.method import ClientRule, Method
+from pmfl.core.method import ClientRule, Measure, Method
 from pmfl.core.round import ServerState, play, start
 from pmfl.core.sums import check_range, exact_weighted_sum, from_fixed_point
 from pmfl.core.types import Batch, Downlink, Masks, Model, Round, Scalars, Seen, Uplink, Vector, Work
@@ -203,6 +203,14 @@ class TinyReplies:
     def updates(self) -> list[Vector]:
         """Delta_k of those who took part, by client id."""
         return [self.uplinks[k].update for k in sorted(self.uplinks)]
+
+    def measure(self, measure: Measure) -> Tensor:
+        """A number for each update, by client id."""
+        size = self.like.numel()
+        return measure(
+            self.updates,
+            lambda weights: from_fixed_point(exact_weighted_sum(weights, self.updates, size), torch.float64),
+        )
 
     def weighted_sum(self, weights: Tensor) -> Vector:
         """sum_k weights[k] * uplink[k], in fixed point."""
