@@ -49,7 +49,7 @@ def curves(store: Store, panel: Sequence[Setting]) -> tuple[Rows, Rows]:
     for setting in panel:
         tables = [_of(frames.rounds(store, [run.run_id]), "accuracy") for run in setting.shown]
         for rows, split in zip(found, ("test", "train"), strict=True):
-            rows += _curve(setting.label, [_of(table, split, "split").sort_by("t") for table in tables])
+            rows += curve(setting.label, [_of(table, split, "split").sort_by("t") for table in tables])
     return found
 
 
@@ -141,25 +141,26 @@ def weights(store: Store, run: RunRow, label: str, took: Took) -> tuple[Rows, Ro
     picked = {"most frequent": seen[np.argmax(times[seen])], "rarest": seen[np.argmin(times[seen])]}
     rounds, which = np.unique(t, return_inverse=True)
     mean = np.bincount(which, value) / np.bincount(which)
-    rows = [{"label": label, "who": "mean", "round": int(r) + 1, "weight": _short(m)} for r, m in _thin(rounds, mean)]
+    rows = [{"label": label, "who": "mean", "round": int(r) + 1, "weight": _short(m)} for r, m in thin(rounds, mean)]
     marks = []
     for who, k in picked.items():
         mine = client == k
         rows += [
             {"label": label, "who": who, "round": int(r) + 1, "weight": _short(m)}
-            for r, m in _thin(t[mine], value[mine])
+            for r, m in thin(t[mine], value[mine])
         ]
         marks.append({"label": label, "who": who, "inverse": took.rounds / times[k], "rate": times[k] / took.rounds})
     return rows, marks
 
 
-def _curve(label: str, seeds: Sequence[pa.Table]) -> Rows:
+def curve(label: str, seeds: Sequence[pa.Table], points: int = POINTS) -> Rows:
+    """Mean, lowest and highest over seeds by round; at most so many points, each a mean of ``each`` values."""
     ts = [table["t"].to_numpy() for table in seeds]
     t = reduce(np.intersect1d, ts) if ts else np.empty(0, np.int64)
     if not len(t):
         return []
     values = np.stack([table["value"].to_numpy()[np.isin(own, t)] for table, own in zip(seeds, ts, strict=True)])
-    each = -(-len(t) // POINTS)
+    each = -(-len(t) // points)
     starts = np.arange(0, len(t), each)
     sizes = np.diff(np.append(starts, len(t)))
     binned = np.add.reduceat(values, starts, axis=1) / sizes
@@ -175,7 +176,7 @@ def _of(table: pa.Table, word: str, column: str = "metric") -> pa.Table:
     return table.filter(pc.equal(table[column], word))
 
 
-def _thin(t: IntArray, values: FloatArray) -> list[tuple[int, float]]:
+def thin(t: IntArray, values: FloatArray) -> list[tuple[int, float]]:
     """At most so many points, evenly spaced, the last one always among them."""
     keep = np.unique(np.linspace(len(t) - 1, 0, min(len(t), POINTS)).round().astype(np.int64))
     return list(zip(t[keep].tolist(), values[keep].tolist(), strict=True))

@@ -69,7 +69,7 @@ def settings(study: Study, runs: Sequence[RunRow]) -> list[Setting]:
         own, rest = rest, []  # one method under several conditions: the conditions are what is compared
     short = short_names(keys)
     return [
-        Setting(found, _words(found, rest, short), _words(found, own, short), tuple(groups[which]))
+        Setting(found, words(found, rest, short), words(found, own, short), tuple(groups[which]))
         for which, found in values.items()
     ]
 
@@ -96,7 +96,8 @@ def short_names(keys: Iterable[str]) -> dict[str, str]:
     }
 
 
-def _words(values: Mapping[str, Any], keys: Sequence[str], short: Mapping[str, str]) -> str:
+def words(values: Mapping[str, Any], keys: Sequence[str], short: Mapping[str, str]) -> str:
+    """Some of a setting's values in words, with the names of those that are numbers."""
     said = []
     for key in keys:
         value = values[key]

@@ -26,21 +26,25 @@ def label_picture(mix: FloatArray, labels: Sequence[str]) -> Chart:
     """Which labels each client holds: a column per client, a row per label, darker where its share is larger."""
     cells = mix[label_order(mix)].T
     classes, clients = cells.shape
-    named = classes <= NAMED
     height = int(np.clip(18 * classes, 120, 360))
-    names = [f"'{_quoted(label)}'" for label in labels]
-    inner: dict[str, Any] = {
-        "values": [k + 0.5 for k in range(classes)],
-        "labelExpr": f"[{', '.join(names)}][floor(datum.value)]",
-        "labelOverlap": False,
-        "labelLimit": 120,
-        "tickCount": classes,
-    }
-    y = axis("y", (0, classes), "label", reverse=True, minExtent=LEFT, **(inner if named else {}))
+    y = axis("y", (0, classes), "label", reverse=True, **label_axis(labels))
     what = f"{clients} clients" if clients == len(mix) else f"{clients} of {len(mix):,} clients"
     x = axis("x", (0, clients), f"{what}, by their most frequent label", shows=False)
     picture = raster(cells, x, y, (0, clients), (0, classes), WIDTH, height)
     return dressed(stack(picture, shade_legend("share of a client’s samples"), width=WIDTH, height=height))
+
+
+def label_axis(labels: Sequence[str]) -> dict[str, Any]:
+    """An axis of labels whose names stand in the middle of their rows; numbers where there are too many to name."""
+    names = [f"'{_quoted(label)}'" for label in labels]
+    inner: dict[str, Any] = {
+        "values": [k + 0.5 for k in range(len(labels))],
+        "labelExpr": f"[{', '.join(names)}][floor(datum.value)]",
+        "labelOverlap": False,
+        "labelLimit": 120,
+        "tickCount": len(labels),
+    }
+    return {"minExtent": LEFT, **(inner if len(labels) <= NAMED else {})}
 
 
 def label_order(mix: FloatArray) -> IntArray:

@@ -1,0 +1,242 @@
+"""The figures of the paper that need no training: who holds what, who comes when, and what weights that makes.
+
+They are computed from the specifications of a study's runs, so they need its data set's labels and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from pmfl.core.keys import Key
+from pmfl.core.types import Round, Seen
+from pmfl.report import panels as draw
+from pmfl.report.gather import FloatArray, Rows, thin
+from pmfl.report.paper_rows import in_order, specs_facts
+from pmfl.report.plates import LABELS, LEFT, RIGHT, Plate, laid_out
+from pmfl.report.rasters import axis, raster, shade_legend
+from pmfl.report.style import COLOURS, SOFT, percent_axis, stack, values
+from pmfl.report.tables import percent
+from pmfl.study.spec import RunSpec
+
+if TYPE_CHECKING:
+    from pmfl.study.answers import Answers
+    from pmfl.world.datasets import Dataset
+    from pmfl.world.participation import Pattern
+    from pmfl.world.partition import Partition
+
+TWENTY = 20  # clients of the paper's picture
+ROUNDS = 400  # of its picture of the patterns
+FREQUENT, RARE = 0.402, 0.02  # rates of the clients whose weights the paper draws
+PRINTED_WEIGHTS = {"mean": (22.0, "about 22"), "frequent": (2.8, "above 2.8"), "rare": (30.0, "above 30")}
+
+
+class Clients(NamedTuple):
+    """What a run's clients hold, and when they come."""
+
+    spec: RunSpec
+    dataset: Dataset
+    partition: Partition
+    pattern: Pattern
+
+
+def clients_of(spec: RunSpec, dataset: Dataset | None = None) -> Clients:
+    """The clients of a run, without the run."""
+    from pmfl.study.world import build_dataset, build_partition, build_pattern
+
+    key = Key.root(spec.seed)
+    dataset = dataset or build_dataset(spec)
+    partition = build_partition(spec, key, dataset)
+    _, pattern = build_pattern(spec, key, partition)
+    return Clients(spec, dataset, partition, pattern)
+
+
+def twenty_clients(answers: Answers) -> list[Plate]:
+    """Class distributions and participation frequencies of 20 clients."""
+    spec = answers.study.runs[0]
+    found = clients_of(spec)
+    rates = found.pattern.rates
+    order = np.argsort(-rates, kind="stable")
+    shown = order[np.linspace(0, len(order) - 1, min(TWENTY, len(order))).round().astype(np.int64)]
+    mix = found.partition.mix[shown]
+    some = f"{len(shown)} of {len(rates):,} clients, evenly spaced by rate"
+    caption = (
+        f"{some}. Above: the share of rounds in which a client is there. Below: a column is a client, a row a class; "
+        "the darker, the larger the class’s share of its samples. Clients that hold the active classes come often."
+    )
+    return [
+        Plate(
+            "twenty-clients",
+            "What clients hold, and how often they come",
+            specs_facts([spec]),
+            caption,
+            lambda width: _mix_chart(mix, rates[shown], found.dataset.labels, width),
+        )
+    ]
+
+
+def patterns(answers: Answers) -> list[Plate]:
+    """The participation patterns of a study over the first 400 rounds, for one client each."""
+    specs = {spec.participation.pattern.name: spec for spec in reversed(answers.study.runs)}
+    names = in_order(spec.participation.pattern.name for spec in answers.study.runs)
+    rows: Rows = []
+    known: dict[str, Dataset] = {}
+    for name in names:
+        spec = specs[name]
+        found = clients_of(spec, known.get(spec.data.dataset))
+        known[spec.data.dataset] = found.dataset
+        k = int(np.abs(found.pattern.rates - spec.participation.mean).argmin())
+        here = attendance(found.pattern, ROUNDS)[:, k]
+        said = f"{name} · p = {percent(float(found.pattern.rates[k]))} %"
+        rows += [{"label": said, "x": int(t), "x2": int(t) + 1} for t in np.flatnonzero(here)]
+        rows += [] if here.any() else [{"label": said, "x": 0, "x2": 0}]
+    first = answers.study.runs[0]
+    caption = (
+        f"A mark: the client is there in that round. Of each pattern the client whose rate is nearest to "
+        f"{percent(first.participation.mean)} % of rounds; the first {ROUNDS} rounds."
+    )
+    title = "One client under each participation pattern"
+    return [
+        Plate("patterns", title, specs_facts(list(specs.values())), caption, lambda width: _pattern_chart(rows, width))
+    ]
+
+
+def weights(answers: Answers) -> list[Plate]:
+    """Aggregation weights by round: the mean over all clients, a frequent client, a rare one; without training."""
+    specs = [spec for spec in answers.study.runs if spec.method.name == answers.study.runs[0].method.name]
+    rows: dict[str, list[Rows]] = {"mean": [], "frequent": [], "rare": []}
+    expected: dict[str, list[float]] = {who: [] for who in rows}
+    rates: dict[str, list[float]] = {who: [] for who in rows}
+    dataset: Dataset | None = None
+    for spec in specs:
+        found = clients_of(spec, dataset)
+        dataset, p = found.dataset, found.pattern.rates
+        x = weight_history(found)
+        picked = {"frequent": int(np.abs(p - FREQUENT).argmin()), "rare": int(np.abs(p - RARE).argmin())}
+        limit = expected_weight(p, int(spec.method.params.get("cutoff", 0)))
+        for who, line in (("mean", x.mean(1)), *((who, x[:, k]) for who, k in picked.items())):
+            rows[who].append(_line(line, f"seed {spec.seed}"))
+            expected[who].append(float(limit.mean() if who == "mean" else limit[picked[who]]))
+            rates[who].append(float(p.mean() if who == "mean" else p[picked[who]]))
+    return [_weights_plate(specs, rows, expected, rates)]
+
+
+def weight_history(found: Clients) -> FloatArray:
+    """x_k after every round, [T, K]: the method's own bookkeeping, fed with the pattern; NaN before a first event."""
+    from pmfl.study.names import resolve
+
+    spec, method = found.spec, resolve("method", found.spec.method.name)(**found.spec.method.params)
+    state, pattern, clients = method.weigh.init(spec.data.clients), found.pattern.start(), spec.data.clients
+    rows = []
+    for t in range(spec.training.rounds):
+        here, pattern = found.pattern.row(pattern, t)
+        now = Round(t, spec.training.rounds, clients, spec.training.client_lr, Key.root(spec.seed).fold("round", t))
+        _, state = method.weigh.apply(state, Seen(here, {}), now)
+        rows.append(method.weigh.importance(state))
+    history: FloatArray = torch.stack(rows).numpy()
+    return np.asarray(np.where(np.isnan(history), np.nan, history), np.float64)
+
+
+def expected_weight(p: FloatArray, cutoff: int) -> FloatArray:
+    """The mean interval between events of clients that come independently with rates ``p``: (1 - (1 - p)^C) / p.
+
+    >>> expected_weight(np.array([0.5, 0.02]), 50).round(2).tolist()
+    [2.0, 31.79]
+    """
+    limit: FloatArray = (1 - (1 - p) ** cutoff) / p if cutoff else 1 / p
+    return limit
+
+
+def attendance(pattern: Pattern, rounds: int) -> FloatArray:
+    """Who is there, [rounds, K]."""
+    rows, state = [], pattern.start()
+    for t in range(min(rounds, pattern.rounds or rounds)):
+        row, state = pattern.row(state, t)
+        rows.append(row.numpy())
+    return np.stack(rows)
+
+
+def _line(line: FloatArray, label: str) -> Rows:
+    known = np.flatnonzero(~np.isnan(line))
+    return [{"label": label, "x": int(t) + 1, "mean": round(v, 4)} for t, v in thin(known, line[known])]
+
+
+def _weights_plate(
+    specs: Sequence[RunSpec],
+    rows: dict[str, list[Rows]],
+    expected: dict[str, list[float]],
+    rates: dict[str, list[float]],
+) -> Plate:
+    names = {
+        "mean": "mean of all clients",
+        "frequent": f"client of p = {percent(float(np.mean(rates['frequent'])))} %",
+        "rare": f"client of p = {percent(float(np.mean(rates['rare'])))} %",
+    }
+    labels = [f"seed {spec.seed}" for spec in specs]
+    panels = []
+    for who, name in names.items():
+        lines = [row for one in rows[who] for row in one]
+        printed, text = PRINTED_WEIGHTS[who]
+        limit = float(np.mean(expected[who]))
+        marks: Rows = [{"mean": printed, "text": f"dotted: printed, {text}", "kind": "printed"}]
+        marks += [{"mean": limit, "text": f"dashed: expected, {limit:.1f}", "kind": "expected"}]
+        domain = [0.0, 1.15 * max(printed, limit, float(np.quantile([row["mean"] for row in lines], 0.99)))]
+        panels.append(
+            (
+                name,
+                draw.line_panel(
+                    lines, labels, "round", "weight x", domain, unit=draw.PLAIN, marks=marks, own_axis=True
+                ),
+            )
+        )
+    caption = (
+        "How much a client counts when it takes part (x, before the division by the number of clients). Dashed: the "
+        "mean interval that a client of this rate should have under independent participation, "
+        "(1 − (1 − p)^C) / p. No model is trained for this figure."
+    )
+    return Plate(
+        "weights",
+        f"Aggregation weights of {specs[0].method.name}",
+        specs_facts(specs),
+        caption,
+        lambda width: laid_out(panels, width, most=3, narrowest=140, axes=True),
+    )
+
+
+def _mix_chart(mix: FloatArray, rates: FloatArray, labels: Sequence[str], width: int) -> Any:
+    import altair as alt
+
+    from pmfl.report.world_figures import label_axis
+
+    classes, clients = mix.shape[1], len(mix)
+    frame = width - LEFT - RIGHT
+    x = axis("x", (0, clients), "client", shows=False)
+    bars: Rows = [{"x": k, "x2": k + 0.86, "rate": round(float(rate), 4)} for k, rate in enumerate(rates)]
+    side = percent_axis("share of rounds", tickCount=3, minExtent=LABELS, maxExtent=LABELS, titlePadding=3)
+    top = alt.Chart(values(bars)).mark_rect(color=SOFT)
+    above = top.encode(
+        x=axis("x", (0, clients), None, shows=False), x2="x2:Q", y=alt.Y("rate:Q", axis=side), y2=alt.datum(0)
+    )
+    height = int(np.clip(16 * classes, 120, 320))
+    y = axis("y", (0, classes), "class", reverse=True, **label_axis(labels), maxExtent=LABELS, titlePadding=3)
+    below = raster(mix.T, x, y, (0, clients), (0, classes), frame, height)
+    legend = shade_legend("share of a client’s samples" if width > 400 else "share")
+    return alt.vconcat(
+        stack(above, width=frame, height=70), stack(below, legend, width=frame, height=height), spacing=8
+    )
+
+
+def _pattern_chart(rows: Rows, width: int) -> Any:
+    import altair as alt
+
+    labels = in_order(row["label"] for row in rows)
+    own = int(max(len(label) for label in labels) * 6.2) + 10
+    lower = alt.Axis(title="round", grid=False, tickCount=5, format=",d")
+    x = alt.X("x:Q", axis=lower, scale=alt.Scale(domain=[0, ROUNDS], nice=False))
+    side = alt.Axis(title=None, ticks=False, domain=False, labelLimit=own)
+    y = alt.Y("label:N", sort=labels, axis=side, scale=alt.Scale(domain=labels, paddingInner=0.5))
+    marks = alt.Chart(values(rows)).mark_bar(color=COLOURS[0]).encode(x=x, x2="x2:Q", y=y)
+    return stack(marks, width=width - own - RIGHT, height=alt.Step(38))
