@@ -25,7 +25,8 @@ app = typer.Typer(
 )
 
 app.add_typer(data_app, name="data", help="Find, fetch, look at and verify data sets.")
-app.command()(papers.archive)
+for command in (papers.paper, papers.archive):
+    app.command()(command)
 
 StudyName = Annotated[str, typer.Argument(metavar="[STUDY]", help="A built-in study or a TOML file.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where results are.")]

@@ -132,15 +132,16 @@ def columns(rows: Sequence[Row], *, brief: bool = False) -> list[Column]:
     return [*found, Column("minutes", lambda row: minutes(row["minutes"]))]
 
 
-def to_rich(rows: Sequence[Row], *, brief: bool = False) -> Table:
+def to_rich(rows: Sequence[Row], *, brief: bool = False, layout: Sequence[Column] | None = None) -> Table:
     """The rows as a table for a terminal."""
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    layout = columns(rows, brief=brief)
+    layout = columns(rows, brief=brief) if layout is None else layout
+    grouped = any(column.group for column in layout)
     for column in layout:
-        heading = f"{column.group}\n{column.heading}" if column.group else f"\n{column.heading}"
+        heading = f"{column.group}\n{column.heading}" if grouped else column.heading
         justify: Literal["left", "right"] = "right" if column.is_number else "left"
         table.add_column(heading, justify=justify, header_style="bold", no_wrap=True)
     for row in rows:
@@ -152,22 +153,31 @@ def to_text(rows: Sequence[Row], width: int | None = None) -> str:
     """The rows as a table of plain text and a line that says how to read it; no wider than the terminal if possible."""
     from rich.console import Console
 
-    stream = io.StringIO()
-    console = Console(file=stream, color_system=None, width=width, highlight=False)
-    table, room = to_rich(rows), console.width
-    if console.measure(table, options=console.options.update(max_width=1000)).maximum > room:
+    console = Console(width=width)
+    table = to_rich(rows)
+    if console.measure(table, options=console.options.update(max_width=1000)).maximum > console.width:
         table = to_rich(rows, brief=True)
+    return as_text(table, reading(rows), width)
+
+
+def as_text(table: Table, note: str = "", width: int | None = None) -> str:
+    """A table and a note below it as plain text."""
+    from rich.console import Console
+
+    stream = io.StringIO()
+    console = Console(file=stream, color_system=None, width=width, highlight=False, markup=False)
+    room = console.width
     # Better beyond the edge than in pieces.
     console.width = max(room, console.measure(table, options=console.options.update(max_width=1000)).maximum)
     console.print(table)
     console.width = room
-    console.print(reading(rows))
+    console.print(note)
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()).strip("\n")
 
 
-def to_markdown(rows: Sequence[Row]) -> str:
+def to_markdown(rows: Sequence[Row], layout: Sequence[Column] | None = None) -> str:
     """The rows as a Markdown table."""
-    layout = columns(rows)
+    layout = columns(rows) if layout is None else layout
     lines = [
         [column.title for column in layout],
         ["---:" if column.is_number else "---" for column in layout],
@@ -176,9 +186,9 @@ def to_markdown(rows: Sequence[Row]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def to_latex(rows: Sequence[Row]) -> str:
+def to_latex(rows: Sequence[Row], layout: Sequence[Column] | None = None) -> str:
     """The rows as a LaTeX tabular; needs the package booktabs."""
-    layout = columns(rows)
+    layout = columns(rows) if layout is None else layout
     body = [[_latex(column.cell(row)) for column in layout] for row in rows]
     lines = [
         rf"\begin{{tabular}}{{@{{}}{''.join('r' if column.is_number else 'l' for column in layout)}@{{}}}}",

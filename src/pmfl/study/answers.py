@@ -105,7 +105,9 @@ class Answers:
         return pa.concat_tables([frames.empty("clients"), *(source.clients(ids) for source, ids in self.sources)])
 
 
-def gather(study: Study, sources: Iterable[Source], specs: Sequence[RunSpec] | None = None) -> Answers:
+def gather(
+    study: Study, sources: Iterable[Source], specs: Sequence[RunSpec] | None = None, scale: str = "full"
+) -> Answers:
     """The answers to a study's questions: of several to one question the first source's, and finished ones only.
 
     >>> gather(Study("mine", sweep={"seed": [0, 1]}), []).done
@@ -130,7 +132,7 @@ def gather(study: Study, sources: Iterable[Source], specs: Sequence[RunSpec] | N
     runs = tuple(
         found.get(question) or replace(row_of(spec, study.id), status=NOT_STARTED) for question, spec in wanted.items()
     )
-    return Answers(study, runs, tuple(places))
+    return Answers(study, runs, tuple(places), scale)
 
 
 def from_store(store: Store, study: Study) -> Answers:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pmfl.errors import SpecError, did_you_mean
+from pmfl.study.sections import Artefact, Claim, check_sections, read
 from pmfl.study.spec import RunSpec, known_keys, run_spec
 
 SECTIONS = ("id", "title", "claim", "extends", "base", "sweep", "method", "case", "scale", "report", "paper", "claims")
@@ -56,6 +57,16 @@ class Study:
             found.setdefault(spec.question_id, spec)
         return list(found.values())
 
+    @property
+    def artefact(self) -> Artefact | None:
+        """What of the paper it stands for, if anything."""
+        return read(Artefact, dict(self.paper), f"study {self.id}: [paper]") if self.paper else None
+
+    @property
+    def checks(self) -> tuple[Claim, ...]:
+        """Its claims that can be checked."""
+        return tuple(read(Claim, dict(claim), f"study {self.id}: claim {i}") for i, claim in enumerate(self.claims, 1))
+
 
 def load(name: str | Path, overrides: Sequence[str] = ()) -> Study:
     """A built-in study by name, or a TOML file, with ``key=value`` overrides applied."""
@@ -91,6 +102,7 @@ def _given(name: str, extended_by: tuple[str, ...] = ()) -> dict[str, Any]:
         _check_key(key, where)
     for case in given.get("case", []):
         _check_case(case, where)
+    check_sections(given, where)
     other = given.pop("extends", None)
     if other is None:
         return given

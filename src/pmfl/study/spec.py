@@ -5,6 +5,7 @@ Anything that is not said has the paper's default, and this file is the only pla
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -17,6 +18,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, mo
 from pmfl.core.params import Count, Rate, Share, Size
 from pmfl.errors import SpecError, did_you_mean
 from pmfl.study.names import Kind, bind, fingerprint, problems
+
+_version = functools.cache(importlib.metadata.version)  # a search on disk
 
 Seed = Annotated[int, Ge(0), Le(2**63 - 1)]
 
@@ -166,7 +169,7 @@ class RunSpec(_Part):
     @property
     def run_id(self) -> str:
         """Names the run: the question, how it is computed, and by which version of what."""
-        versions = {name: importlib.metadata.version(name) for name in ("pmfl", "torch", "numpy")}
+        versions = {name: _version(name) for name in ("pmfl", "torch", "numpy")}
         return _digest({"question": self.question(), "engine": self.engine.arithmetic(), "versions": versions})
 
 
