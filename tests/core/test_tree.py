@@ -205,6 +205,6 @@ def test_a_tree_travels_as_the_bytes_of_a_file(tmp_path: Path) -> None:
 
 
 def test_a_tensor_of_a_type_without_a_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="w: a tensor of torch.complex64 cannot be saved"):
+    with pytest.raises(TypeError, match=r"w: a tensor of torch.complex64 cannot be saved"):
         save_tree(tmp_path / "file", {"w": torch.zeros(2, dtype=torch.complex64)})
     assert not list(tmp_path.iterdir())
