@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,6 +19,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as load_tensors
 from torch import Tensor
 
+from pmfl.core.files import replacing as replacing  # what a tree is written with, under the names it always had
+from pmfl.core.files import to_disk as to_disk
 from pmfl.errors import StoreError
 
 Tree: TypeAlias = Any
@@ -172,34 +173,6 @@ def _filled(like: Tree, tensors: dict[str, Tensor], numbers: dict[str, Any], whe
     if tensors or numbers:
         raise _unfit(where, f"{sorted([*tensors, *numbers])[0]} is not part of it")
     return tree
-
-
-class replacing:
-    """A path to write to; on success it takes the place of ``file`` at once, on failure it leaves no trace."""
-
-    def __init__(self, file: Path, *, durable: bool = True) -> None:
-        self.file, self.beside, self.durable = file, file.with_name(f".{file.name}.{os.getpid()}.part"), durable
-
-    def __enter__(self) -> Path:
-        return self.beside
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        try:
-            if kind is None:
-                if self.durable:
-                    to_disk(self.beside)
-                self.beside.replace(self.file)
-        finally:
-            self.beside.unlink(missing_ok=True)
-
-
-def to_disk(path: Path) -> None:
-    """Return when what was written to a file or folder would survive a power cut."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _tensor(leaf: Tensor | Number) -> Tensor:
