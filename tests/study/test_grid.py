@@ -141,6 +141,9 @@ BAD_STUDIES = {
     "evaluation never": "[base]\nevaluation = { every = 0 }",
     "evaluation unknown": "[base]\nevaluation = { evry = 10 }",
     "engine unknown": "[base]\nengine = { kind = 'cloud' }",
+    "ranks of nothing": "[base]\nengine = { kind = 'ranks:0' }",
+    "ranks uncounted": "[base]\nengine = { kind = 'ranks:' }",
+    "ranks of words": "[base]\nengine = { kind = 'ranks:two' }",
     "lanes zero": "[base]\nengine = { lanes = 0 }",
     "dtype unknown": "[base]\nengine = { dtype = 'float8' }",
 }

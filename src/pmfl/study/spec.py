@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from pmfl.core.params import Count, Rate, Share, Size
 from pmfl.errors import SpecError, did_you_mean
@@ -125,9 +126,12 @@ class EngineSpec(_Part):
     def _count(cls, given: Any) -> Any:
         """``kind = "ranks:3"``."""
         kind = given.get("kind") if isinstance(given, dict) else None
-        if isinstance(kind, str) and kind.startswith("ranks:"):
-            return {**given, "kind": "ranks", "ranks": kind.removeprefix("ranks:")}
-        return given
+        if not isinstance(kind, str) or not kind.startswith("ranks:"):
+            return given
+        count = kind.removeprefix("ranks:")
+        if not count.isdecimal() or int(count) < 1:
+            raise PydanticCustomError("ranks", "ranks:N wants a number of processes N from 1, as in ranks:2")
+        return {**given, "kind": "ranks", "ranks": int(count)}
 
     def arithmetic(self) -> dict[str, Any]:
         """What the bits of an answer depend on. Ranks give those of one process, and so do memories in files."""
