@@ -54,7 +54,8 @@ class Evidence:
     @cached_property
     def recorded(self) -> Recorded:
         """The tables of the answers, by run and metric."""
-        return Recorded(self.answers.rounds, self.answers.clients)
+        specs = {row.run_id: row.spec for row in self.answers.done}
+        return Recorded(self.answers.rounds, self.answers.clients, specs)
 
     @cached_property
     def table(self) -> Table:

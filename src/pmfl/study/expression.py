@@ -25,7 +25,10 @@ Value: TypeAlias = str | float | bool
 Relation: TypeAlias = Literal[">", "<", "=", "in"]
 
 # What becomes of one run's records: curves are given as split/metric, clients by a metric alone.
-OF_CURVES = ("top5_mean", "last10_mean", "final", "mean", "late_mean", "lowest", "highest", "fluctuation", "settling")
+OF_CURVES = (
+    *("top5_mean", "last10_mean", "final", "mean", "late_mean", "late_median", "lowest", "highest"),
+    *("fluctuation", "settling", "at_budget"),
+)
 OF_CLIENTS = ("share", "spread", "correlation")
 OVER_SEEDS = ("range_of_final",)
 MEASURES = (*OF_CURVES, *OF_CLIENTS, *OVER_SEEDS)

@@ -52,7 +52,8 @@ class Study:
             for case in self.case:
                 if all(_is(given, key, value) for key, value in case["if"].items()):
                     for key, value in case["set"].items():
-                        _set(given, parameters, key, value)
+                        if key not in self.sweep:  # what is swept is meant as it stands
+                            _set(given, parameters, key, value)
             spec = run_spec(_with_parameters(given, parameters), f"study {self.id}")
             found.setdefault(spec.question_id, spec)
         return list(found.values())

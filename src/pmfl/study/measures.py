@@ -1,10 +1,11 @@
 """How a run's records become the one number that a claim is about.
 
 top5_mean, last10_mean, final   of a curve's evaluations: mean of the 5 best, mean of the last 10, the last
-mean, late_mean                 of a curve: over the whole run, over its second half
+mean, late_mean, late_median    of a curve: over the whole run, over its second half
 lowest, highest                 of a curve's second half
 fluctuation                     mean absolute change from one evaluation to the next, over the second half
 settling                        fluctuation in the last quarter over fluctuation in the second quarter
+at_budget                       mean of the 5 best evaluations until clients have computed as much as for a run of FedAvg
 share, spread, correlation      over clients: share within a limit, standard deviation, Spearman's rank correlation
 range_of_final                  over seeds: largest minus smallest final value
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +25,14 @@ from pmfl.study.expression import OVER_SEEDS, Measure
 from pmfl.study.metrics import summary_of
 
 FloatArray = npt.NDArray[np.float64]
+EMPTY: Mapping[str, Mapping[str, Any]] = {}
 
 
 class Recorded:
     """The tables of some runs, by run and metric."""
 
-    def __init__(self, rounds: pa.Table, clients: pa.Table) -> None:
+    def __init__(self, rounds: pa.Table, clients: pa.Table, specs: Mapping[str, Mapping[str, Any]] = EMPTY) -> None:
+        self._specs = specs
         named = rounds.append_column("name", pc.binary_join_element_wise(rounds["split"], rounds["metric"], "/"))
         self._curves = _grouped(named, "name", "t")
         self._clients = _grouped(clients, "metric", "client")
@@ -44,12 +48,14 @@ class Recorded:
 
     def measured(self, measure: Measure, run_id: str) -> float | None:
         """The number a run gives; None where what it needs was not recorded."""
-        if measure.name in _OF_CURVE or measure.name in _SUMMARIES or measure.name in OVER_SEEDS:
+        if measure.name in _OF_CURVE or measure.name in (*_SUMMARIES, "at_budget", *OVER_SEEDS):
             curve = self.curve(run_id, measure.of)
             if not len(curve):
                 return None
             if measure.name in _OF_CURVE:
                 return _OF_CURVE[measure.name](curve)
+            if measure.name == "at_budget":
+                return self._at_budget(measure.of, run_id)
             word = "final" if measure.name in OVER_SEEDS else measure.name
             return summary_of(curve.tolist(), lower_is_better=measure.of.endswith("/loss"))[word]
         found = self.clients(run_id, measure.of)
@@ -65,6 +71,23 @@ class Recorded:
             return float(values.std())
         above, edge = measure.limit[0] == ">=", measure.limit[1]
         return float((values >= edge).mean() if above else (values <= edge).mean())
+
+    def _at_budget(self, name: str, run_id: str) -> float | None:
+        """What is reached while a run has spent no more than FedAvg would have spent on all of it."""
+        from pmfl.study.cost import client_flops
+
+        came, spec = self._curves.get((run_id, "local/clients")), self._specs.get(run_id)
+        if came is None or spec is None:
+            return None
+        plain_method = {**spec, "method": {"name": "fedavg", "params": {}}}
+        share = client_flops(plain_method) / client_flops(spec)
+        at, mean = came
+        spent = np.cumsum(
+            np.diff(np.r_[-1, at]) * mean
+        )  # participations; means are over the rounds since the one before
+        t, values = self._curves[run_id, name]
+        within = values[np.interp(t, at, spent) <= share * spent[-1] * (1 + 1e-9)]
+        return summary_of(within.tolist(), lower_is_better=name.endswith("/loss"))["top5_mean"] if len(within) else None
 
 
 def fluctuation(curve: FloatArray) -> float:
@@ -92,6 +115,7 @@ _SUMMARIES = ("top5_mean", "last10_mean", "final")
 _OF_CURVE: Mapping[str, Callable[[FloatArray], float]] = {
     "mean": lambda curve: float(curve.mean()),
     "late_mean": lambda curve: float(late(curve).mean()),
+    "late_median": lambda curve: float(np.median(late(curve))),
     "lowest": lambda curve: float(late(curve).min()),
     "highest": lambda curve: float(late(curve).max()),
     "fluctuation": lambda curve: fluctuation(late(curve)),
