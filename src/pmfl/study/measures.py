@@ -5,7 +5,7 @@ mean, late_mean, late_median    of a curve: over the whole run, over its second 
 lowest, highest                 of a curve's second half
 fluctuation                     mean absolute change from one evaluation to the next, over the second half
 settling                        fluctuation in the last quarter over fluctuation in the second quarter
-at_budget                       mean of the 5 best evaluations until clients have computed as much as for a run of FedAvg
+at_budget                       mean of the 5 best evaluations until clients have computed what a run of FedAvg costs
 share, spread, correlation      over clients: share within a limit, standard deviation, Spearman's rank correlation
 range_of_final                  over seeds: largest minus smallest final value
 """
