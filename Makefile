@@ -7,10 +7,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run test unit check format clean
+DATA ?= data
+.PHONY: help run test unit check format data-figures clean
 
 help:  ## this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 run: $(VENV)/installed  ## set up, then play the smoke study (about a minute) and write its report
 	$(BIN)/pmfl run smoke
@@ -31,6 +32,9 @@ check: $(VENV)/installed-dev  ## style, types and import layers
 format: $(VENV)/installed-dev  ## put the code in its form
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
+
+data-figures: $(VENV)/installed  ## measure what data cost (DATA=DIR) and write docs/results/data.md
+	$(BIN)/python benchmarks/data.py --data $(DATA) --to docs/results/data.md
 
 clean:  ## remove what `make` made; results stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
