@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from pmfl.core.keys import Key
 from pmfl.core.method import Method
 from pmfl.core.round import Outcome, ServerState, play, start
 from pmfl.core.types import Model, Round, Vector
-from pmfl.engines.build import build_engine
+from pmfl.engines.build import AnyEngine, build_engine
 from pmfl.engines.crew import ALONE, Alone
 from pmfl.engines.local import exactly
 from pmfl.engines.memory import Memories
@@ -55,6 +55,7 @@ class Run:
         model: Model | nn.Module | None = None,
         workers: int = 1,
         crew: Alone = ALONE,
+        build: Callable[..., AnyEngine] = build_engine,
     ) -> None:
         if folder and (dataset is not None or model is not None):
             raise SpecError(
@@ -68,7 +69,7 @@ class Run:
             spec, self.key, dataset=dataset, model=model, holds_out=self.method.client.checks
         )
         engine = spec.engine
-        self.engine = build_engine(
+        self.engine = build(
             self.method.client,
             self.world.model,
             self.world.population,

@@ -29,7 +29,7 @@ class World(NamedTuple):
     dataset: Dataset
     partition: Partition
     owner: IntArray  # [n] whose each training sample is
-    rates: torch.Tensor  # [K] long-run frequency of participation, as the pattern realises it
+    rates: torch.Tensor | None  # [K] long-run frequency of participation, as the pattern realises it; None: unknown
     pattern: Pattern
     model: Model
     population: Population
@@ -65,7 +65,8 @@ def build_world(
     owner = np.empty(len(dataset.train), np.int64)
     for k, mine in enumerate(partition.owned):
         owner[mine] = k
-    return World(dataset, partition, owner, torch.from_numpy(pattern.rates), pattern, model, population)
+    known = None if np.isnan(pattern.rates).any() else torch.from_numpy(pattern.rates)
+    return World(dataset, partition, owner, known, pattern, model, population)
 
 
 def build_dataset(spec: RunSpec) -> Dataset:

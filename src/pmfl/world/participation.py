@@ -215,6 +215,7 @@ PATTERNS: dict[str, Callable[..., Pattern] | str] = {
     "cyclic": cyclic,
     "groups": groups,
     "trace": "pmfl.world.trace:trace",
+    "live": "pmfl.world.live:live",
 }
 
 
