@@ -42,7 +42,9 @@ class Keeping:
         self.folder.mkdir(parents=True, exist_ok=True)
         if (seen := self._asked(run)) is not None:
             if t < seen[0] or counted < seen[1]:
-                raise Refused("stale", f"round {t} after {counted} was asked; round {seen[0]} after {seen[1]} was before")
+                raise Refused(
+                    "stale", f"round {t} after {counted} was asked; round {seen[0]} after {seen[1]} was before"
+                )
         elif self.index.exists():  # another run's, or damaged
             self._sweep(NEVER)
         self._remember(run, t, counted)

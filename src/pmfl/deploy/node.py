@@ -83,12 +83,8 @@ class Node:
         given = {"vector": uplink.vector, **{SCALAR + word: x for word, x in uplink.scalars.items()}}
         if words.get("updates") is True and uplink.update is not uplink.vector:
             given["update"] = uplink.update
-        reply = encode(
-            {"kind": "reply", "run": run, "t": t, "client": self.client, "ask": name, "fresh": fresh}, given
-        )
-        self._log(
-            {"run": run, "t": t, "counted": counted, "fresh": fresh, "bytes": len(reply), "sends": sorted(given)}
-        )
+        reply = encode({"kind": "reply", "run": run, "t": t, "client": self.client, "ask": name, "fresh": fresh}, given)
+        self._log({"run": run, "t": t, "counted": counted, "fresh": fresh, "bytes": len(reply), "sends": sorted(given)})
         return reply
 
     def _prepared(self, words: Mapping[str, Any]) -> Part:

@@ -49,11 +49,23 @@ class LiveRun(Run):
         def build(rule: Any, model: Any, population: Any, *, memories: Any, **given: Any) -> RemoteEngine:
             clients = spec.data.clients
             return RemoteEngine(
-                rule, model, population, link=link, terms=terms, clients=clients, memories=memories, clock=clock, watch=watch
+                rule,
+                model,
+                population,
+                link=link,
+                terms=terms,
+                clients=clients,
+                memories=memories,
+                clock=clock,
+                watch=watch,
             )
 
         super().__init__(spec, folder=folder, dataset=dataset, build=build)
-        words = {"run": f"{spec.run_id}-{_birth(folder)}", "spec": plain(spec), "data": described(self.world.dataset)}
+        words: dict[str, Any] = {
+            "run": f"{spec.run_id}-{_birth(folder)}",
+            "spec": plain(spec),
+            "data": described(self.world.dataset),
+        }
         if spec.evaluation.deviation:
             words["updates"] = True
         self.engine.terms = replace(terms, words=words)
@@ -91,9 +103,7 @@ def serve(deployment: Deployment, link: Link, *, clock: Clock | None = None) -> 
         if not store.is_done(run_id):
             status = Status(deployment.status, spec, [client.name for client in deployment.clients])
             terms = Terms(server.deadline, server.min_replies, server.norm_bound)
-            run = LiveRun(
-                spec, link=link, terms=terms, folder=store.running(run_id), clock=clock, watch=status.watch
-            )
+            run = LiveRun(spec, link=link, terms=terms, folder=store.running(run_id), clock=clock, watch=status.watch)
             try:
                 _play(store, run, status)
             except PmflError as error:
@@ -121,9 +131,7 @@ def _play(store: Store, run: LiveRun, status: Status) -> None:
         run.save()
         importance = run.method.weigh.importance(run.state.server.weigh)
         status.played(run.t, dict(record.values), importance, run.engine)
-    summary = seal(
-        store, run_id, run.spec, run.w, {"t": run.t, "seconds": run.seconds, "resumed": resumed, "note": ""}
-    )
+    summary = seal(store, run_id, run.spec, run.w, {"t": run.t, "seconds": run.seconds, "resumed": resumed, "note": ""})
     store.mark(run_id, status="done", t=summary["t"], seconds=summary["seconds"])
     run.engine.farewell(run.t, min(GOODBYE, run.engine.terms.deadline))
     status.write(run.engine, "done")
@@ -153,4 +161,3 @@ def _birth(folder: Path | None) -> str:
             with replacing(file) as beside:
                 beside.write_text(drawn, "utf-8")
     return drawn
-

@@ -22,7 +22,7 @@ from pmfl.engines.local import LocalEngine, LocalReplies, gather_scalars
 from pmfl.engines.memory import Memories
 from pmfl.engines.wire import Parcel, Refused, decode, digest, encode
 from pmfl.errors import Diverged
-from pmfl.world.live import Tally, new_tally
+from pmfl.world.live import new_tally
 from pmfl.world.population import Population
 
 PAUSE = 0.1  # seconds between two looks at what has come
@@ -282,4 +282,3 @@ class RemoteEngine(LocalEngine):
     def _look(self) -> None:
         self.here = {k: seat for k, seat in self.link.present().items() if 0 <= k < len(self.tally.counted)}
         self.watch(self)
-
