@@ -10,6 +10,7 @@ import typer
 
 from pmfl.cli import paper as papers
 from pmfl.cli.data import app as data_app
+from pmfl.cli.deploy import app as deploy_app
 
 if TYPE_CHECKING:
     from pmfl.study.grid import Study
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 
 app.add_typer(data_app, name="data", help="Find, fetch, look at and verify data sets.")
+app.add_typer(deploy_app, name="deploy", help="Train between real machines, on Flower's network and keys.")
 for command in (papers.paper, papers.archive):
     app.command()(command)
 

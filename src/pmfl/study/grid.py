@@ -77,6 +77,23 @@ def load(name: str | Path, overrides: Sequence[str] = ()) -> Study:
     return Study(**given)
 
 
+def overridden(given: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """What a single run is given, with ``key=value`` overrides applied: a sweep makes no sense there."""
+    changed = _merge({}, given)
+    for override in overrides:
+        key, sign, text = (part.strip() for part in override.partition("="))
+        if not sign or not key or not text:
+            raise SpecError(f"--set {override}: expected key=value", hint="e.g. --set training.rounds=50", code="S115")
+        _check_key(key, "--set")
+        values = _values(text)
+        if len(values) > 1:
+            raise SpecError(
+                f"--set {override}: one value is expected here", hint="sweeps are for `pmfl run`", code="S117"
+            )
+        _put(changed, key, values[0])
+    return changed
+
+
 def built_in_studies() -> list[str]:
     """The names of the studies that come with pmfl."""
     folder = resources.files("pmfl") / "experiments"
