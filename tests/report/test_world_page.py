@@ -66,13 +66,26 @@ def test_patterns_of_their_own_rates_say_so(tmp_path: Path, page: Outline) -> No
     assert "4.0 (from 4 to 4)" in words
 
 
-def test_a_recording_is_shown_by_hour(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("offset", "clock"),
+    [("common", "round 0 at midnight"), ("own", "start of each device’s recording"), ("random", "hours of their day")],
+)
+def test_a_recording_is_shown_by_hour(tmp_path: Path, offset: str, clock: str) -> None:
     here = np.zeros((48, 6), np.int8)
-    here[np.arange(48) % 24 < 12] = 1
+    here[np.arange(48) % 24 < 12, :3] = 1
     np.save(tmp_path / "trace.npy", here)
-    who = {"pattern": "trace", "path": str(tmp_path / "trace.npy"), "round_seconds": 3600.0, "after": "stop"}
+    who = {"pattern": "trace", "path": str(tmp_path / "trace.npy"), "round_seconds": 3600.0, "offset": offset}
     given = {"data": {"clients": 6}, "training": {"rounds": 48}, "participation": who}
     page = read(write_world(run_spec(given), tmp_path / "trace.html"))
-    assert "By hour of the day" in page.headings
-    assert "48 rounds of 3600 s, round 0 at midnight. From 0.0 to 100.0 %." in page.words
+    assert "By hour" in page.headings
+    assert "48 rounds of 3600 s, " in page.words
+    assert [words in page.words for words in ("midnight", "device’s recording", "hours of their day")] == [
+        offset == "common",
+        offset == "own",
+        offset == "random",
+    ]
+    assert clock in page.words
+    if offset != "random":
+        assert "From 0.0 to 50.0 %." in page.words
     assert "Notes on the pattern: trace.npy: 6 devices, 48 rounds" in page.words
+    assert "0.0, 25.0, 50.0 %" in page.words

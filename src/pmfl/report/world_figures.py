@@ -92,7 +92,7 @@ def label_activity(counts: IntArray, rates: FloatArray) -> FloatArray:
 
 
 def by_hour(shares: FloatArray) -> Chart:
-    """The mean share of clients that are there by hour of the day; hours without a round are left out."""
+    """The mean share of clients that are there by hour; hours without a round are left out."""
     import altair as alt
 
     rows: Rows = [
@@ -102,7 +102,7 @@ def by_hour(shares: FloatArray) -> Chart:
     ]
     x = alt.X(
         "hour:Q",
-        axis=alt.Axis(title="hour of the day", values=list(range(0, 25, 3)), format="d", grid=False),
+        axis=alt.Axis(title="hour", values=list(range(0, 25, 3)), format="d", grid=False),
         scale=alt.Scale(domain=[0, 24], nice=False),
     )
     y = alt.Y("share:Q", axis=percent_axis("clients there", minExtent=LEFT, tickCount=4, format="~%"))

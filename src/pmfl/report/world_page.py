@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
 ROUNDS = 400  # of the pattern that are looked at
 DAY = 86_400
+CLOCKS = {  # what an hour is, by the trace's offset
+    "common": "round 0 at midnight",
+    "own": "hours count from the start of each device’s recording, whenever that was",
+    "random": "hours count from round 0, at which clients are at different hours of their day",
+}
 CELLS = 100_000  # of the table of clients that lies within the page, which should stay small
 
 
@@ -105,6 +110,7 @@ def _rates(
     numbers = {
         "mean rate": f"{percent(float(p.mean()))} % of rounds",
         "lowest and highest": f"{percent(float(p.min()))} to {percent(float(p.max()))} %",
+        "quartiles over clients": f"{', '.join(percent(float(q)) for q in np.quantile(p, (0.25, 0.5, 0.75)))} %",
         "clients at the lowest": f"{lowest:,} of {len(p):,}",
         "one over the lowest rate": f"{1 / p.min():,.1f}" if p.min() > 0 else "–",
     }
@@ -155,16 +161,17 @@ def _hours(draw: Drawer, spec: RunSpec, pattern: Pattern) -> Section:
     from pmfl.report.world_figures import by_hour
     from pmfl.world.participation import summary
 
-    seconds = float(spec.participation.pattern.params.get("round_seconds", 60.0))
+    given = spec.participation.pattern.params
+    seconds, clock = float(given["round_seconds"]), CLOCKS[given["offset"]]
     days = max(1, min(7, int(spec.training.rounds * seconds / DAY)))
     rounds = min(int(np.ceil(days * DAY / seconds)), pattern.rounds or spec.training.rounds, spec.training.rounds)
     found = summary(pattern, max(rounds, 1), round_seconds=seconds)
     known = found.by_hour[~np.isnan(found.by_hour)]
     caption = (
-        f"Mean share of clients that are there, by hour; {rounds:,} rounds of {seconds:g} s, round 0 at midnight. "
+        f"Mean share of clients that are there, by hour; {rounds:,} rounds of {seconds:g} s, {clock}. "
         f"From {percent(float(known.min()))} to {percent(float(known.max()))} %."
     )
-    return Section("By hour of the day", figures=[draw(by_hour(found.by_hour), f"Bar chart. {caption}", caption)])
+    return Section("By hour", figures=[draw(by_hour(found.by_hour), f"Bar chart. {caption}", caption)])
 
 
 def _settings(spec: RunSpec) -> Section:
