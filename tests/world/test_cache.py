@@ -407,13 +407,18 @@ class TestRealData:
         assert data.train.x.shape[1:] == (32, 32, 3)
 
 
-@pytest.mark.skipif(
-    not Path("/usr/share/datasets/fashion-mnist").is_dir(), reason="dataset-fashion-mnist not installed"
-)
+DEBIAN = [
+    Path(p) / "fashion-mnist" for p in ("/usr/share/datasets", *os.environ.get("PMFL_DATA", "").split(os.pathsep))
+]
+FASHION = next((folder for folder in DEBIAN if folder.is_dir()), None)
+
+
+@pytest.mark.skipif(FASHION is None, reason="Debian's dataset-fashion-mnist is not installed, nor in $PMFL_DATA")
 def test_fashion_mnist_from_debian(monkeypatch: pytest.MonkeyPatch) -> None:
     from pmfl.world.sources import finding
 
-    monkeypatch.setattr(finding, "SYSTEM", (Path("/usr/share/datasets"),))
+    assert FASHION is not None
+    monkeypatch.setattr(finding, "SYSTEM", (FASHION.parent,))
     data = load("fashion")
     assert np.bincount(data.train.y).tolist() == [6000] * 10
     assert np.bincount(data.test.y).tolist() == [1000] * 10

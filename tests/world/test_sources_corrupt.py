@@ -456,6 +456,11 @@ def pickled_array_by_column(folder: Path) -> tuple[Path, str]:
     return cifar(folder, data_batch_2=content.replace(by_column, b"\x88T"))
 
 
+@case("holds an object that is not a byte array")
+def pickled_array_of_another_kind(folder: Path) -> tuple[Path, str]:
+    return cifar(folder, data_batch_2=b"\x80\x02cnumpy\ndtype\nU\x02f8K\x00K\x01\x87R.")
+
+
 @case("sets the state of an object that is not an array")
 def pickled_state_of_something_else(folder: Path) -> tuple[Path, str]:
     return cifar(folder, data_batch_2=b"\x80\x02}K\x01b.")
@@ -694,6 +699,11 @@ def npz_with_a_gap_in_the_labels(folder: Path) -> tuple[Path, str]:
     return npz(folder, y_train=np.where(Y == 1, 3, Y))
 
 
+@case("samples are float64 (30,)")
+def npz_with_one_number_per_sample(folder: Path) -> tuple[Path, str]:
+    return npz(folder, x_train=np.ones(30))
+
+
 @case("30 samples and 29 labels")
 def npz_with_a_label_missing(folder: Path) -> tuple[Path, str]:
     return npz(folder, y_train=Y[1:])
@@ -850,6 +860,21 @@ def something_else_among_sites(folder: Path) -> tuple[Path, str]:
         makers.image_folder(folder / site, X, Y, NAMES)
     (folder / "papers" / "2020").mkdir(parents=True)
     return folder, str(folder / "papers")
+
+
+@case('is a second site called "north"')
+def two_sites_of_one_name(folder: Path) -> tuple[Path, str]:
+    table(folder, ROWS, "north.csv")
+    return table(folder, ROWS, "north.tsv")[0].parent, "north.tsv"
+
+
+@case("some sites hold encoded images and some arrays")
+def sites_of_images_and_of_arrays(folder: Path) -> tuple[Path, str]:
+    makers.image_folder(folder / "north", X32, Y10, tuple("abcdefghij"))
+    cifar_folder = folder / "south"
+    cifar_folder.mkdir()
+    cifar(cifar_folder)
+    return folder, str(folder)
 
 
 @case("some sites name their classes and some do not")

@@ -133,6 +133,22 @@ class TestWithoutNetwork:
         assert done.stdout.startswith("D100 hub:nobody/nothing: the hub did not give it")
         assert [f"{i}. " in done.stdout for i in (1, 2, 3)] == [True] * 3
 
+    @pytest.mark.parametrize(("says", "shown"), [("offline\nmore", "offline"), ("", "ConnectionError")])
+    def test_whatever_the_hub_raises_ends_in_three_ways(
+        self, says: str, shown: str, datasets: Any, monkeypatch: pytest.MonkeyPatch, own_cache: Path
+    ) -> None:
+        def fails(*_: object) -> None:
+            raise ConnectionError(says)
+
+        monkeypatch.setattr(datasets, "load_dataset", fails)
+        with pytest.raises(DataMissing, match="the hub did not give it") as caught:
+            opening.get("hub:a/b:c")
+        assert caught.value.message == f"hub:a/b:c: the hub did not give it: {shown}"
+        assert caught.value.exit_code == 3
+        assert [f"{i}. " in caught.value.hint for i in (1, 2, 3)] == [True] * 3
+        assert "pmfl data get hub:a/b:c --from DIR/c" in caught.value.hint
+        assert list(own_cache.iterdir()) == []
+
     def test_femnist_comes_from_the_hub(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def asked(name: str, options: Options) -> None:
             raise RuntimeError(name)

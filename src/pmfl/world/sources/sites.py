@@ -25,7 +25,12 @@ def find(path: Path, options: Options, name: str) -> Source | None:
     parts = [p for p in below if p.is_dir()] or [p for p in below if p.name.endswith(FILES)]
     if not parts:
         return None
-    found = {part.name if part.is_dir() else part.stem: one(part, options, name) for part in parts}
+    found: dict[str, Source | None] = {}
+    for part in parts:
+        site = part.name if part.is_dir() else part.stem
+        if site in found:
+            raise refuse(part, f'is a second site called "{site}"', "rename it, or remove one of the two")
+        found[site] = one(part, options, name)
     sources = {site: source for site, source in found.items() if source is not None}
     if not sources:
         return None
