@@ -4,6 +4,7 @@ PmflError
 ├── SpecError      S…  a study, a name, a parameter or a file that was asked for is wrong       exit 2
 ├── MethodError    M…  a method breaks its contract                                             exit 2
 ├── EngineError    E…  the chosen engine cannot run this                                        exit 2
+│   └── RankLost   E130  a process or machine of several is gone                                exit 75: start again
 ├── StoreError     R…  results or checkpoints cannot be read or written                         exit 2
 ├── DataMissing    D…  data are not on this machine, or are not what they should be             exit 3
 └── Diverged       N…  numbers left the finite range during a run                               exit 4
@@ -51,6 +52,13 @@ class EngineError(PmflError):
     """The chosen engine cannot do what the method or the study asks."""
 
     default_code = "E100"
+
+
+class RankLost(EngineError):
+    """One of the processes that play together is gone; what is saved is safe."""
+
+    exit_code = 75  # for a while: whoever started this may start it again
+    default_code = "E130"
 
 
 class StoreError(PmflError):

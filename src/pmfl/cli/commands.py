@@ -41,16 +41,21 @@ def run(
     study: StudyName = "smoke",
     set_: Set = None,
     out: Out = Path("results"),
-    engine: Annotated[str, typer.Option(metavar="ENGINE", help="Where clients run: local.")] = "local",
+    engine: Annotated[
+        str, typer.Option(metavar="ENGINE", help="Where clients run: local, or ranks:N for N processes.")
+    ] = "local",
     jobs: Annotated[int, typer.Option(min=0, help="Runs at the same time; 0: one per core.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Play the runs of a study. Finished ones are not run again; interrupted ones go on."""
     from pmfl.cli.progress import watching
-    from pmfl.study.jobs import raise_failures, run_all
+    from pmfl.study.jobs import leads, raise_failures, run_all
 
     chosen = _load(study, [*(set_ or []), f"engine.kind={engine}"])
     specs = chosen.runs
+    if not leads(specs):
+        run_all(out, chosen.id, specs, jobs=jobs)
+        return
     with watching() as watch:
         rows = run_all(out, chosen.id, specs, jobs=jobs, watch=watch)
     raise_failures(rows, "failed")

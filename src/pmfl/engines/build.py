@@ -6,13 +6,15 @@ from typing import Any, TypeAlias
 
 from pmfl.core.method import ClientRule
 from pmfl.core.types import Model
-from pmfl.engines.crew import Alone
+from pmfl.engines.crew import ALONE, Alone
 from pmfl.engines.lanes import LanesEngine
 from pmfl.engines.local import LocalEngine
 from pmfl.engines.memory import Memories
+from pmfl.engines.spread import SpreadEngine
 from pmfl.world.population import Population
 
-AnyEngine: TypeAlias = LocalEngine | LanesEngine
+OneEngine: TypeAlias = LocalEngine | LanesEngine
+AnyEngine: TypeAlias = OneEngine | SpreadEngine
 
 
 def build_engine(
@@ -27,6 +29,9 @@ def build_engine(
     crew: Alone,
 ) -> AnyEngine:
     """One client at a time on a processor is fastest there; lanes, and every other device, take many at once."""
+    inner: OneEngine
     if lanes == 1 and device == "cpu":
-        return LocalEngine(rule, model, population, workers=workers, memories=memories)
-    return LanesEngine(rule, model, population, lanes=lanes, device=device, memories=memories)
+        inner = LocalEngine(rule, model, population, workers=workers, memories=memories)
+    else:
+        inner = LanesEngine(rule, model, population, lanes=lanes, device=device, memories=memories)
+    return inner if crew is ALONE else SpreadEngine(inner, rule, crew)

@@ -74,6 +74,8 @@ class LanesReplies:
 class LanesEngine:
     """Trains and evaluates on one device, ``lanes`` clients at a time."""
 
+    evaluated_at_once = EVALUATED_AT_ONCE
+
     def __init__(
         self,
         rule: ClientRule[Any],

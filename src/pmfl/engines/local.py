@@ -84,6 +84,8 @@ class LocalEngine:
     changes nothing, since a client's training is a function of the downlink, its memory and its key.
     """
 
+    evaluated_at_once = EVALUATED_AT_ONCE
+
     def __init__(
         self,
         rule: ClientRule[Any],

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from pmfl.core.tree import load_tree, map_tree, save_tree, size_of, to_disk
+from pmfl.core.tree import leaves, load_tree, map_tree, save_tree, size_of, to_disk
 
 Memory: TypeAlias = Any
 
@@ -71,6 +71,8 @@ class Memories:
 
     def put(self, k: int, memory: Memory) -> None:
         """Replace what client ``k`` remembers."""
+        if next(leaves(memory), None) is None:
+            return  # there is nothing to remember
         with self._lock:
             memory = _shortened(memory) if self.shortened else memory
             if self._like is None:
@@ -90,7 +92,11 @@ class Memories:
         return k in self._held or k in self._file
 
     def __len__(self) -> int:
-        return len(self._held.keys() | self._file.keys())
+        return len(self.clients())
+
+    def clients(self) -> set[int]:
+        """Those who remember something here."""
+        return {*self._held, *self._file}
 
     def size(self) -> int:
         """Bytes held in this process."""

@@ -76,7 +76,7 @@ def live(store: Store, run_id: str, name: str) -> pa.Table:
 
 def _sealed(file: Path) -> pa.Table:
     try:
-        return pq.read_table(file)
+        return pq.read_table(file.absolute())
     except (OSError, pa.ArrowInvalid) as error:
         hint = f"delete {file.parent}; `pmfl run` plays the run again, to the same bits"
         raise StoreError(f"{file} cannot be read: {str(error).splitlines()[0]}", hint=hint, code="R112") from error

@@ -15,18 +15,29 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from pmfl.errors import Diverged, PmflError, StoreError
-from pmfl.study.play import note_of, play_run, row_of
+from pmfl.engines.crew import ALONE
+from pmfl.engines.ranks import Crew, Meeting
+from pmfl.errors import Diverged, PmflError
+from pmfl.study.books import Books
+from pmfl.study.crews import (
+    LOOK,
+    Team,
+    check_same_folder,
+    following,
+    heeding,
+    play_left,
+    ranks_of,
+    start_crew,
+    started_elsewhere,
+)
+from pmfl.study.play import row_of
 from pmfl.study.spec import RunSpec
 from pmfl.study.store import RunRow, Store
 
 Watch: TypeAlias = Callable[[Store, list[RunRow]], None]
-
-LOOK = 0.2  # seconds between two looks at the workers
 
 
 def run_all(
@@ -39,25 +50,78 @@ def run_all(
 ) -> list[RunRow]:
     """Play what is not done yet; returns what is known of the runs, in the order of ``specs``.
 
-    Whatever interrupts it (Ctrl-C, say) first stops the workers after their round, with checkpoints written.
+    Whatever interrupts it (Ctrl-C, say) first stops the workers after their round, with checkpoints written. Where
+    torchrun has started this process as a rank, it plays with the others, and only the rank that leads returns rows.
     """
+    meeting = started_elsewhere(specs)
+    if meeting is not None:
+        return _run_as_rank(meeting, out, study, specs, watch)
     store = Store(out, create=True)
     ids = [spec.run_id for spec in specs]
     try:
-        for spec in specs:
-            store.add(row_of(spec, study))
-        for run_id in ids:
-            if store.is_done(run_id):
-                store.tidy(run_id)
-        missing = [spec for spec in specs if not store.is_done(spec.run_id)]
-        for spec in missing:
-            store.mark(spec.run_id, status="waiting", note="")
-        if missing:
-            _play_all(store, missing, jobs or min(_cores(), len(missing)), lambda: _tell(store, ids, watch))
+        missing = _prepare(store, study, specs)
+        for ranks, theirs in _by_ranks(missing).items():
+            while theirs:
+                left = _play_all(store, theirs, ranks, jobs, lambda: _tell(store, ids, watch))
+                theirs = left if len(left) < len(theirs) else []
         return _rows(store, ids)
     finally:
         _remove_locks(store)
         store.close()
+
+
+def leads(specs: Sequence[RunSpec]) -> bool:
+    """Whether this process shows results; of ranks on many machines, one does."""
+    meeting = started_elsewhere(specs)
+    return meeting is None or meeting.rank == 0
+
+
+def _prepare(store: Store, study: str, specs: Sequence[RunSpec]) -> list[RunSpec]:
+    """Make runs known; returns those that are not done yet."""
+    for spec in specs:
+        store.add(row_of(spec, study))
+    for spec in specs:
+        if store.is_done(spec.run_id):
+            store.tidy(spec.run_id)
+    missing = [spec for spec in specs if not store.is_done(spec.run_id)]
+    for spec in missing:
+        store.mark(spec.run_id, status="waiting", note="")
+    return missing
+
+
+def _by_ranks(specs: Sequence[RunSpec]) -> dict[int, list[RunSpec]]:
+    """Runs by how many ranks play each; 0 for none."""
+    groups: dict[int, list[RunSpec]] = {}
+    for spec in specs:
+        groups.setdefault(ranks_of(spec.engine, _cores()), []).append(spec)
+    return groups
+
+
+def _run_as_rank(
+    meeting: Meeting, out: Path, study: str, specs: Sequence[RunSpec], watch: Watch | None
+) -> list[RunRow]:
+    """What ``run_all`` does, for a process that is one of the ranks."""
+    stopping, ids = threading.Event(), [spec.run_id for spec in specs]
+    with heeding(stopping) as heard, contextlib.ExitStack() as held:
+        crew = Crew(meeting, device=specs[0].engine.device)
+        held.callback(crew.leave)
+        store = crew.together(lambda: Store(out, create=True) if crew.leads else None)
+        books = Books(out, store, crew)
+        check_same_folder(books)
+        missing = books.ask(lambda store: {spec.run_id: True for spec in _prepare(store, study, specs)})
+        if store is not None and watch is not None:
+            held.enter_context(following(lambda seen: watch(seen, _rows(seen, ids)), out))
+        threads = max(_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
+        play_left(books, [spec for spec in specs if spec.run_id in missing], stopping, threads)
+    if store is None:
+        rows = []
+    else:
+        rows = _rows(store, ids)
+        _remove_locks(store)
+        store.close()
+    if heard:
+        signal.raise_signal(heard[0])  # for whoever would have heard it
+    return rows
 
 
 def raise_failures(rows: Sequence[RunRow], status: Literal["failed", "diverged"]) -> None:
@@ -76,88 +140,64 @@ def raise_failures(rows: Sequence[RunRow], status: Literal["failed", "diverged"]
             raise error
 
 
-def _play_all(store: Store, specs: Sequence[RunSpec], jobs: int, tell: Callable[[], None]) -> None:
+def _play_all(store: Store, specs: list[RunSpec], ranks: int, jobs: int, tell: Callable[[], None]) -> list[RunSpec]:
+    """Play runs on worker processes or crews of them; returns those that a crew which broke off did not reach."""
     # Forking keeps torch imported; it is safe here, since nothing has been computed on several threads yet.
     context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     lifeline, held = context.Pipe(duplex=False)
-    threads = max(_cores() // jobs, 1)
-    workers: list[BaseProcess] = []
+    jobs = jobs or min(max(_cores() // max(ranks, 1), 1), len(specs))
+    arguments = (store.out, specs, max(_cores() // (jobs * max(ranks, 1)), 1), lifeline, held)
+    teams: list[Team] = []
     try:
         for _ in range(jobs):
-            worker = context.Process(target=_work, args=(store.out, list(specs), threads, lifeline, held), daemon=True)
-            worker.start()
-            workers.append(worker)
-        while any(worker.is_alive() for worker in workers):
+            if ranks:
+                teams.append(start_crew(context, ranks, _work, arguments))
+            else:
+                worker = context.Process(target=_work, args=(None, *arguments), daemon=True)
+                worker.start()
+                teams.append(Team([worker]))
+        while any(team.alive for team in teams):
             tell()
             time.sleep(LOOK)
-        _check_exits(workers)
+            for team in teams:
+                team.look()
+        for team in teams:
+            team.check()
     finally:
-        _stop(workers)
+        for team in teams:
+            team.stop()
         tell()
         held.close()
+    waiting = {row.run_id for row in _rows(store, [spec.run_id for spec in specs]) if row.status == "waiting"}
+    return [spec for spec in specs if spec.run_id in waiting] if any(team.unfinished for team in teams) else []
 
 
-def _work(out: Path, specs: list[RunSpec], threads: int, lifeline: object, held: object) -> None:
-    """One worker: claim, play, claim the next, until nothing is left."""
+def _work(
+    join: Callable[[str], Crew] | None,
+    out: Path,
+    specs: list[RunSpec],
+    threads: int,
+    lifeline: object,
+    held: object,
+) -> None:
+    """One worker: claim, play, claim the next, until nothing is left; alone, or as a rank of a crew."""
     held.close()  # type: ignore[attr-defined]  # or the pipe would stay open when the parent is gone
     threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
     stopping = threading.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and says when to stop
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    store = Store(out, create=True)
-    left = list(specs)
-    while left and not stopping.is_set():
-        taken = []
-        for spec in left:
-            try:
-                if play_run(store, spec, stopping.is_set, threads) == "taken":
-                    taken.append(spec)
-            except StoreError:
-                raise SystemExit(2) from None  # remembered with the run where that was possible
-            except PmflError:
-                continue  # remembered with the run
-            except Exception as error:
-                if os.environ.get("PMFL_DEBUG"):
-                    raise
-                unexpected = PmflError(
-                    f"unexpected {type(error).__name__}: {error}",
-                    hint="PMFL_DEBUG=1 shows where; please report it",
-                    code="P001",
-                )
-                unexpected.exit_code = 1
-                store.mark(spec.run_id, status="failed", note=note_of(unexpected))
-            if stopping.is_set():
-                break
-        left = [spec for spec in taken if not store.is_done(spec.run_id)]
-        if left:
-            stopping.wait(0.5)  # somebody else plays these; take them over should that process die
-    store.close()
+    crew = ALONE if join is None else join(specs[0].engine.device)
+    store = Store(out, create=True) if crew.leads else None
+    play_left(Books(out, store, crew), specs, stopping, threads)
+    crew.leave()
+    if store is not None:
+        store.close()
 
 
 def _die_with_parent(lifeline: object) -> None:
     with contextlib.suppress(EOFError, OSError):
         lifeline.recv()  # type: ignore[attr-defined]
     os._exit(1)
-
-
-def _stop(workers: Sequence[BaseProcess]) -> None:
-    """Ask politely: every worker finishes its round and writes a checkpoint."""
-    for worker in workers:
-        if worker.is_alive():
-            worker.terminate()
-    for worker in workers:
-        worker.join()
-
-
-def _check_exits(workers: Sequence[BaseProcess]) -> None:
-    for worker in workers:
-        if worker.exitcode and worker.exitcode < 0:
-            name = signal.Signals(-worker.exitcode).name
-            raise PmflError(
-                f"a worker process was ended by {name}, perhaps for want of memory",
-                hint="run the same command again: it goes on where it stopped",
-                code="P002",
-            )
 
 
 def _rows(store: Store, ids: Sequence[str]) -> list[RunRow]:

@@ -65,8 +65,9 @@ class Run:
             )
         self.spec, self.key = spec, Key.root(spec.seed)
         self.method: Method = resolve("method", spec.method.name)(**spec.method.params)
-        self.world: World = build_world(
-            spec, self.key, dataset=dataset, model=model, holds_out=self.method.client.checks
+        holds_out = self.method.client.checks
+        self.world: World = crew.together(
+            lambda: build_world(spec, self.key, dataset=dataset, model=model, holds_out=holds_out)
         )
         engine = spec.engine
         self.engine = build(

@@ -20,7 +20,8 @@ from pmfl.study.store import Store, read_json, sha256, storing
 
 def seal(store: Store, run_id: str, spec: RunSpec, model: Vector, known: dict[str, Any]) -> dict[str, Any]:
     """Write what a finished run showed to ``OUT/runs/RUN``; returns its summary."""
-    beside, place = store.running(run_id) / "sealing", store.sealed(run_id)
+    # Absolute, since a relative path with a colon in it would be taken for a URI.
+    beside, place = store.running(run_id).absolute() / "sealing", store.sealed(run_id)
     with storing(beside):
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)

@@ -1,0 +1,5 @@
+"""``python -m pmfl``."""
+
+from pmfl.cli import main
+
+main()
