@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import stat
 import struct
 import tarfile
@@ -167,6 +168,26 @@ def link_to_nothing(folder: Path) -> tuple[Path, str]:
     makers.image_folder(folder / "pets", X, Y, NAMES)
     (folder / "pets" / "cat" / "x.png").symlink_to(folder / "pets" / "cat" / "gone.png")
     return folder / "pets", str(folder / "pets" / "cat" / "x.png")
+
+
+@case("")  # in words that depend on the version of Python
+def link_to_itself(folder: Path) -> tuple[Path, str]:
+    makers.image_folder(folder / "pets", X, Y, NAMES)
+    (folder / "pets" / "cat" / "x.png").symlink_to(folder / "pets" / "cat" / "x.png")
+    return folder / "pets", str(folder / "pets" / "cat" / "x.png")
+
+
+@case("is neither a file nor a folder")
+def pipe_among_images(folder: Path) -> tuple[Path, str]:
+    makers.image_folder(folder, X, Y, NAMES)
+    os.mkfifo(folder / "cat" / "x.png")
+    return folder, str(folder / "cat" / "x.png")
+
+
+@case("is neither a file nor a folder")
+def pipe(folder: Path) -> tuple[Path, str]:
+    os.mkfifo(folder / "x.csv")
+    return folder / "x.csv", str(folder / "x.csv")
 
 
 @case("link out of its folder")
@@ -836,6 +857,12 @@ def csv_user_that_is_not_there(folder: Path) -> tuple[Path, str]:
 @case("holds fractions, not classes")
 def regression_target(folder: Path) -> tuple[Path, str]:
     return table(folder, [f"{i},{i},{i / 7}" for i in range(30)])
+
+
+@case("is a second train file, beside cars_train.csv")
+def two_tables_to_train_on(folder: Path) -> tuple[Path, str]:
+    table(folder, ROWS, "cars_train.csv")
+    return table(folder, ROWS, "pets_train.csv")[0].parent, "pets_train.csv"
 
 
 @case("has other columns than the train file")

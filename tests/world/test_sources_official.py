@@ -166,7 +166,7 @@ class TestCinic10:
     def test_tree(self, tree: Path) -> None:
         self.check(load("cinic10", tree))
 
-    @pytest.mark.parametrize("packed", ["CINIC-10.tar.gz", "cinic.tar", "cinic.zip"])
+    @pytest.mark.parametrize("packed", ["CINIC-10.tar.gz", "cinic.tar", "cinic.zip", "packed-as-dot.tgz"])
     def test_packed_tree(self, tree: Path, packed: str) -> None:
         import shutil
         import tarfile
@@ -176,5 +176,5 @@ class TestCinic10:
             shutil.make_archive(str(path.with_suffix("")), "zip", tree.parent, "CINIC-10")
         else:
             with tarfile.open(path, "w:gz" if packed.endswith("gz") else "w:") as archive:
-                archive.add(tree, "CINIC-10")
+                archive.add(tree, "." if "dot" in packed else "CINIC-10")
         self.check(load("cinic10", path))

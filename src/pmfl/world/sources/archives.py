@@ -63,7 +63,7 @@ def each_member(path: Path, take: Callable[[str, IO[bytes]], None]) -> None:
 
 def _check_name(path: Path, name: str) -> None:
     plain = PurePosixPath(name.replace("\\", "/"))
-    if plain.is_absolute() or ".." in plain.parts or ":" in plain.parts[0]:
+    if plain.is_absolute() or ".." in plain.parts or ":" in "".join(plain.parts[:1]):
         raise refuse(path, f"{name} would be written outside of the folder", "do not trust this archive")
 
 

@@ -29,6 +29,10 @@ def find(path: Path, options: Options, name: str) -> Source:
     path = path.expanduser().absolute()  # links keep their names, which tell splits
     if not path.exists():
         raise DataMissing(f"{path}: no such file or folder", hint="check the path; " + LAYOUTS, code="D100")
+    if not (path.is_file() or path.is_dir()):
+        raise DataMissing(
+            f"{path}: is neither a file nor a folder", hint="copy it to a file first; " + LAYOUTS, code="D101"
+        )
     source = None if options.sites else one(path, options, name)
     source = source or sites.find(path, options, name)
     if source is None:

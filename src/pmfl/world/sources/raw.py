@@ -126,13 +126,21 @@ def listed(folder: Path) -> list[os.DirEntry[str]]:
     with os.scandir(folder) as entries:
         found = [e for e in entries if not e.name.startswith(".") and e.name not in CLUTTER]
     for entry in found:
-        if entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(folder.resolve()):
-            raise refuse(
-                entry.path,
-                f"is a link out of its folder, to {Path(entry.path).resolve()}",
-                "replace the link by the files themselves, or point at the real folder",
-            )
+        if entry.is_symlink():
+            _check_link(entry, folder)
+        if not (entry.is_file() or entry.is_dir()) and Path(entry.path).exists():
+            raise refuse(entry.path, "is neither a file nor a folder", "remove it: data are read from plain files")
     return sorted(found, key=lambda entry: entry.name)
+
+
+def _check_link(entry: os.DirEntry[str], folder: Path) -> None:
+    by = "replace the link by the files themselves, or point at the real folder"
+    try:
+        target = Path(entry.path).resolve()
+    except RuntimeError:  # before Python 3.13; since then, reading it fails
+        raise refuse(entry.path, "is a link that leads back to itself", by) from None
+    if not target.is_relative_to(folder.resolve()):
+        raise refuse(entry.path, f"is a link out of its folder, to {target}", by)
 
 
 def visible(folder: Path) -> list[Path]:

@@ -37,7 +37,12 @@ def _source(root: Path, files: list[Path], options: Options) -> Source:
 
 
 def _raw(files: list[Path], options: Options) -> Raw:
-    by_split = {split_word(file.name) or "all": file for file in files}
+    by_split: dict[str, Path] = {}
+    for file in files:
+        split = split_word(file.name) or "all"
+        if split in by_split:
+            raise refuse(file, f"is a second {split} file, beside {by_split[split].name}", "point at one of them")
+        by_split[split] = file
     train, test, notes = choose(by_split, options, files[0])
     used = [by_split[split] for split in (train, test) if split is not None]
     tables = [_table(file) for file in used]
