@@ -163,9 +163,10 @@ class Server:
 
     def _drop(self, name: str, child: Child) -> None:
         """End a child if it has not ended, and note how."""
+        by_itself = not child.running
         child.stop()
         self.journal.child(name, None)
-        if not self.stopped and child.code != 0:
+        if by_itself and child.code != 0:
             self.journal.restarted(name)
         self.journal.tell(f"{name} ended", code=child.code)
 

@@ -1,0 +1,149 @@
+"""The kinds of faults of the campaign. Each breaks one thing of a running deployment and says what came of it."""
+
+import resource
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pmfl.core.keys import Key
+from tests.deploy.field import Field, send
+
+PATIENCE = 240.0  # seconds until something is taken as never
+
+
+def kill_node(field: Field, k: int, pause: float) -> dict[str, Any]:
+    """The node's whole tree of processes, by killing what stands above all of it; started again after a while."""
+    field.started[f"node{k}"].kill()
+    field.started[f"node{k}"].wait()
+    time.sleep(pause)
+    field.start_node(k)
+    return {}
+
+
+def kill_node_at_once(field: Field, k: int) -> dict[str, Any]:
+    return kill_node(field, k, 1.0)
+
+
+def kill_node_for_long(field: Field, k: int) -> dict[str, Any]:
+    return kill_node(field, k, 30.0)
+
+
+def kill_child(field: Field, name: str) -> dict[str, Any]:
+    pid = field.server_known.get("children", {}).get(name)
+    if pid is None:
+        return {"skipped": f"{name} was not there"}
+    send(pid, signal.SIGKILL)
+    return {}
+
+
+def kill_app(field: Field, k: int) -> dict[str, Any]:
+    return kill_child(field, "app")
+
+
+def kill_superlink(field: Field, k: int) -> dict[str, Any]:
+    return kill_child(field, "superlink")
+
+
+def kill_supervisor(field: Field, k: int) -> dict[str, Any]:
+    send(field.server_known["pid"], signal.SIGKILL)
+    return {}
+
+
+def freeze_node(field: Field, k: int) -> dict[str, Any]:
+    field.signal_node(k, signal.SIGSTOP)
+    time.sleep(field.deadline + 3.0)
+    field.signal_node(k, signal.SIGCONT)
+    return {}
+
+
+def cut_network(field: Field, k: int) -> dict[str, Any]:
+    field.cables[k].cut()
+    time.sleep(field.deadline / 2)
+    field.cables[k].heal()
+    return {}
+
+
+def fill_disk(field: Field, k: int) -> dict[str, Any]:
+    """The node's app can write nothing for a while: every write fails, as on a full disk."""
+    pids = field.node_pids(k)
+    free = resource.RLIM_INFINITY
+    for pid in pids:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, free))
+    time.sleep(field.deadline / 2)
+    for pid in pids:
+        try:
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (free, free))
+        except ProcessLookupError:  # it was brought back meanwhile, without the limit
+            continue
+    return {}
+
+
+def corrupt_memory(field: Field, k: int) -> dict[str, Any]:
+    """A byte is turned in every memory file; that must be noticed, reported, and cost the memory alone."""
+    fresh = field.status["clients"][k]["fresh"]
+    files = list((field.root / "nodes" / str(k) / "memory").glob("*.safetensors"))
+    for file in files:
+        try:
+            data = bytearray(file.read_bytes())
+            data[-1] ^= 0xFF
+            file.write_bytes(data)
+        except FileNotFoundError:  # dropped by its node at this moment
+            continue
+    if not files:
+        return {"skipped": "no memory yet"}
+    noticed = field.until(lambda: field.done or field.status["clients"][k]["fresh"] > fresh, 45.0)
+    return {"noticed_after": noticed}
+
+
+KINDS: dict[str, Callable[[Field, int], dict[str, Any]]] = {
+    "node killed, back after 1 s": kill_node_at_once,
+    "node killed, back after 30 s": kill_node_for_long,
+    "app killed": kill_app,
+    "SuperLink killed": kill_superlink,
+    "supervisor killed": kill_supervisor,
+    "node frozen beyond the deadline": freeze_node,
+    "network cut and healed": cut_network,
+    "disk full on a node": fill_disk,
+    "memory file corrupted": corrupt_memory,
+}
+SERVER = ("app killed", "SuperLink killed", "supervisor killed")
+
+
+def inject(field: Field, kind: str, key: Key) -> dict[str, Any]:
+    """Break one thing at a random moment, and measure how it heals."""
+    draw = key.numpy()
+    k = int(draw.integers(len(field.cables)))
+    time.sleep(float(draw.uniform(0.0, 4.0)))
+    before, sent, fresh = field.round, len(field.sent(k)), field.status["clients"][k]["fresh"]
+    began = time.monotonic()
+    found: dict[str, Any] = {"kind": kind, "client": k, "round": before, "deadline": field.deadline}
+    if field.done:
+        return {**found, "skipped": "the run was over"}
+    watch = Watch(field)
+    found |= KINDS[kind](field, k)
+    watch.follow(before)
+    found["healed_after"] = round(time.monotonic() - began, 2)
+    found["rounds_meanwhile"] = field.round - before
+    back = field.until(lambda: field.done or len(field.sent(k)) > sent, PATIENCE)
+    found["client_back"] = back is not None
+    after = field.sent(k)[sent:]
+    found["with_its_history"] = bool(after) and not after[0]["fresh"]
+    found["counted_as_fresh"] = field.status["clients"][k]["fresh"] - fresh
+    found["longest_round"] = round(watch.follow(field.round), 2)
+    return found
+
+
+class Watch:
+    """The longest time between two completed rounds, as seen from outside."""
+
+    def __init__(self, field: Field) -> None:
+        self.field, self.longest = field, 0.0
+
+    def follow(self, after: int) -> float:
+        """Wait for one more round than ``after`` to be completed; the longest it took."""
+        began = time.monotonic()
+        while self.field.round <= after and not self.field.done and time.monotonic() - began < PATIENCE:
+            time.sleep(0.05)
+        self.longest = max(self.longest, time.monotonic() - began)
+        return self.longest
