@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pmfl.core.keys import Key
+from pmfl.deploy.stopping import stop
 from tests.deploy.faults import KINDS, inject
 from tests.deploy.field import Field
 
@@ -42,6 +43,7 @@ def wanted(out: Path, injections: int) -> list[str]:
 def episode(out: Path, number: int, injections: int, nodes: int, deadline: float, ends: float) -> None:
     """One run from its beginning to its end, broken many times."""
     root = out / "field" / str(number)
+    stop(root)  # what a campaign that was killed has left
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
     key, began = Key.root(number).fold("campaign"), time.monotonic()
