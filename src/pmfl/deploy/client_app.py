@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from pmfl.engines.flower import pack, unpack
-
-if TYPE_CHECKING:
-    from pmfl.deploy.node import Node
 
 FOLDER, CLIENT = "pmfl-dir", "client"  # the keys of Flower's node configuration that say whose node this is
 
@@ -40,13 +36,7 @@ def reply(message: Message, context: Context) -> Message:
 
 def answered(data: bytes, config: Any) -> bytes:
     """The answer of the client that the node's configuration names."""
-    return _node(str(config[FOLDER]), int(config[CLIENT])).answer(data)
-
-
-@functools.cache
-def _node(folder: str, client: int) -> Node:
-    """Kept where one process answers more than one message: a node's samples are read once."""
     from pmfl.deploy.node import Node
     from pmfl.deploy.settings import NodeFolder
 
-    return Node(NodeFolder.open(Path(folder), client))
+    return Node(NodeFolder.open(Path(str(config[FOLDER])), int(config[CLIENT]))).answer(data)

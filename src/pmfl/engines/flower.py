@@ -31,6 +31,7 @@ TRAIN, QUERY = "train", "query"  # what Flower calls the two kinds that we send
 LOOK = 1.0  # seconds for which the list of nodes is believed
 STALLED = 3.0  # seconds after which pulling is given to another thread
 FEW = 1 << 16  # bytes of a message that says who somebody is
+SHORTEST = 10.0  # seconds that a message lasts: Flower fails on one that has expired when it arrives
 PATIENCE = 60.0  # seconds for a node to say who it is, before it is asked again
 
 Binding = Callable[[int, str], bool]  # client and token -> whether this token may speak for this client
@@ -103,7 +104,8 @@ class FlowerLink:
     def _push(self, data: bytes, nodes: Sequence[int], kind: str, lasting: float) -> list[str]:
         if not nodes:
             return []
-        messages = [Message(pack(data), dst_node_id=node, message_type=kind, ttl=lasting) for node in nodes]
+        ttl = max(lasting, SHORTEST)
+        messages = [Message(pack(data), dst_node_id=node, message_type=kind, ttl=ttl) for node in nodes]
         ids = [str(found or "") for found in self.grid.push_messages(messages)] or [""] * len(nodes)
         with self._lock:
             self._open.update(filter(None, ids))
