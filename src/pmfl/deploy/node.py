@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from pmfl.core.client import train_client
@@ -24,7 +25,7 @@ from pmfl.deploy.settings import NodeFolder
 from pmfl.engines.local import exactly
 from pmfl.engines.remote import EXTRA, SCALAR
 from pmfl.engines.wire import Parcel, Refused, decode, digest, encode
-from pmfl.errors import DataMissing, PmflError
+from pmfl.errors import DataMissing, PmflError, SpecError
 from pmfl.study.names import resolve
 from pmfl.study.spec import RunSpec, run_spec
 from pmfl.study.world import build_world
@@ -92,7 +93,7 @@ class Node:
         known = digest(json.dumps([words.get(key) for key in ("spec", "data")], sort_keys=True).encode())
         if self._part is None or self._part[0] != known:
             try:
-                self._part = known, prepare(self.folder, run_spec(words.get("spec") or {}, "the server's study"), words)
+                self._part = known, prepare(self.folder, _permitted(words.get("spec"), self.folder), words)
             except PmflError as error:
                 raise Refused("cannot", f"{error.message} ({error.hint})") from error
         return self._part[1]
@@ -139,6 +140,19 @@ def prepare(folder: NodeFolder, spec: RunSpec, words: Mapping[str, Any]) -> Part
         dtype=getattr(torch, spec.engine.dtype),
     )
     return Part(method, world.model, population)
+
+
+def _permitted(asked: Any, folder: NodeFolder) -> RunSpec:
+    """The server's study. What it names is imported here, so code that is not ours is the operator's to allow."""
+    given = asked if isinstance(asked, dict) else {}
+    with contextlib.suppress(ValidationError):  # run_spec says what is wrong
+        for name in RunSpec.model_validate(given).names.values():
+            if ":" in name and name not in folder.settings.allow:
+                raise SpecError(
+                    f"the server's study names code that this node has not been told to trust: {name!r}",
+                    hint=f"allow = [{json.dumps(name)}] in node.toml trusts it",
+                )
+    return run_spec(given, "the server's study")
 
 
 def described(dataset: Dataset) -> dict[str, Any]:

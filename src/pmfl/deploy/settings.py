@@ -77,6 +77,7 @@ class NodeSettings(_Part):
     insecure: bool = False
     data: NodeData = NodeData()
     log_sent: bool = True  # a line in sent.log for everything that leaves the node
+    allow: tuple[str, ...] = ()  # code besides pmfl's own that the server's study may name: "package.module:function"
 
 
 @dataclass(frozen=True)

@@ -152,11 +152,13 @@ class RunSpec(_Part):
     def question(self) -> dict[str, Any]:
         """All that the answer may depend on, as plain values."""
         asked = self.model_dump(mode="json", exclude={"engine"})
-        own: dict[str, str] = {kind: fingerprint(kind, name) for kind, name in self._names().items()}
+        own: dict[str, str] = {kind: fingerprint(kind, name) for kind, name in self.names.items()}
         own["trace"] = _file_hash(self.participation.pattern.params.get("path"))
         return {**asked, "sources": {kind: found for kind, found in own.items() if found}}
 
-    def _names(self) -> dict[Kind, str]:
+    @property
+    def names(self) -> dict[Kind, str]:
+        """All that it names: ours, or a user's own code."""
         return {
             "method": self.method.name,
             "partition": self.data.partition.name,
