@@ -31,3 +31,10 @@ def test_methods_under_one_seed_hold_out_the_same_and_seeds_differ() -> None:
 def test_something_must_be_left_to_train_on() -> None:
     with pytest.raises(SpecError, match="held_out"):
         build_world(run_spec({"data": {"clients": 10, "held_out": 10_000}}), Key.root(0))
+
+
+def test_options_of_a_source_keep_their_kind() -> None:
+    given = {"sites": False, "size": 32, "label": "kind"}
+    options = run_spec({"data": {"dataset": "x", "options": given}}).data.options
+    assert options == given
+    assert options["sites"] is False  # 0 would not be a "no"

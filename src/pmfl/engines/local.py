@@ -111,7 +111,7 @@ class LocalEngine:
 
     def evaluate(self, w: Vector, split: Split, dataset: Dataset) -> Scores:
         """Loss and correctness of ``w`` on every sample of ``split``, without augmentation."""
-        labels = torch.from_numpy(split.y)
+        labels = torch.tensor(split.y)  # a copy: what is mapped from the cache cannot be written to
 
         @torch.no_grad()
         def judge(start: int) -> tuple[Tensor, Tensor]:

@@ -55,7 +55,7 @@ class DataSpec(_Part):
 
     dataset: str = "digits"
     path: str | None = None
-    options: dict[str, str | int] = {}  # how to read it: label, user, size, …
+    options: dict[str, bool | str | int] = {}  # how to read it: label, user, size, …
     clients: Size = 250
     partition: Named = Named(name="slices")
     augment: str | None = None  # None: what fits the data set
