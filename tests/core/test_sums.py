@@ -122,3 +122,22 @@ def test_what_passes_the_check_cannot_overflow(count: int, sign: float) -> None:
 def test_nothing_to_check() -> None:
     check_range([], [], [], 0)
     check_range([1.0], [torch.zeros(0)], [0], 0)
+
+
+@examples(50)
+@given(terms=st.lists(st.tuples(weights, st.tuples(entries, entries, entries)), min_size=1, max_size=8))
+def test_where_terms_are_small_the_same_integers_are_added_in_floating_point(terms: Terms) -> None:
+    by, vectors = split([(weight / 100, vector) for weight, vector in terms], torch.float32)
+    bound = sum(abs(w) * float(v.abs().max()) for w, v in zip(by, vectors, strict=True))
+    assert bound < sums.SMALL
+    assert torch.equal(exact_weighted_sum(by, vectors, 3, bound), exact_weighted_sum(by, vectors, 3))
+
+
+def test_where_terms_are_large_floating_point_would_lose_the_last_integer() -> None:
+    vectors = [torch.tensor([2.0**14], dtype=torch.float64), torch.tensor([2.0**-40], dtype=torch.float64)]
+    assert int(exact_weighted_sum([1.0, 1.0], vectors, 1, bound=2.0**14 + 1)[0]) == 2**54 + 1
+    assert int(exact_weighted_sum([1.0, 1.0], vectors, 1, bound=0.0)[0]) == 2**54  # what a wrong bound would do
+
+
+def test_nobody_sums_to_nothing() -> None:
+    assert exact_weighted_sum([], [], 3, bound=0.0).tolist() == [0, 0, 0]

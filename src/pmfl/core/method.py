@@ -36,7 +36,7 @@ def no_scratch(model: Model, local: Local[Any], batches: Batch) -> None:
 
 def sgd_step(model: Model, local: Local[Any], gradient: Vector) -> tuple[Vector, Any]:
     """w <- w - eta_l * gradient."""
-    return local.w - local.sent.lr * gradient, local.scratch
+    return torch.addcmul(local.w, gradient, local.sent.lr, value=-1), local.scratch  # in one pass
 
 
 def send_update(model: Model, local: Local[Any], delta: Vector, check: Batch | None) -> Uplink:

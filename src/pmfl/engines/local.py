@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -40,6 +42,8 @@ class LocalReplies:
     uplinks: list[Uplink]
     t: int
     like: Vector
+    spread: Callable[[Callable[[slice], Tensor], Sequence[slice]], Iterator[Tensor]] = map  # over idle workers
+    shares: int = 1  # into how many parts a sum is worth dividing
 
     @property
     def updates(self) -> list[Vector]:
@@ -62,12 +66,22 @@ class LocalReplies:
 
     def peaks(self) -> Tensor:
         """The largest magnitude in each uplink, by client id."""
-        return peaks([uplink.vector for uplink in self.uplinks])
+        return self._peaks
+
+    @functools.cached_property
+    def _peaks(self) -> Tensor:
+        vectors = [uplink.vector for uplink in self.uplinks]
+        return torch.cat(list(self.spread(lambda cut: peaks(vectors[cut]), cuts(len(vectors), self.shares))))
 
     def partial_sum(self, weights: Tensor) -> Tensor:
-        """The sum as integers, to which those of other ranks can be added."""
-        vectors = [uplink.vector for uplink in self.uplinks]
-        return exact_weighted_sum(weights[self.clients].tolist(), vectors, self.like.numel())
+        """The sum as integers, to which those of other ranks can be added; each worker adds up a part of the vector."""
+        scales, vectors = weights[self.clients].tolist(), [uplink.vector for uplink in self.uplinks]
+        bound = float((self.peaks() * weights[self.clients].double().abs()).sum())
+
+        def part(cut: slice) -> Tensor:
+            return exact_weighted_sum(scales, [vector[cut] for vector in vectors], cut.stop - cut.start, bound)
+
+        return torch.cat(list(self.spread(part, cuts(self.like.numel(), self.shares))))
 
 
 class Scores(NamedTuple):
@@ -107,7 +121,8 @@ class LocalEngine:
         """Let the chosen clients take part in round ``now``."""
         clients = chosen.nonzero().flatten().tolist()
         uplinks = list(self._map(lambda k: self._train(sent, k, now), clients))
-        return LocalReplies(Seen(chosen.clone(), gather_scalars(uplinks)), clients, uplinks, now.t, sent.w)
+        seen = Seen(chosen.clone(), gather_scalars(uplinks))
+        return LocalReplies(seen, clients, uplinks, now.t, sent.w, self._map, self.workers)
 
     def evaluate(self, w: Vector, split: Split, dataset: Dataset) -> Scores:
         """Loss and correctness of ``w`` on every sample of ``split``, without augmentation."""
@@ -138,6 +153,16 @@ class LocalEngine:
             uplink = train_client(self.rule, self.model, sent, memory, work)
             self.memories.put(k, uplink.memory)
             return uplink._replace(memory=None)  # which would keep in memory what has a budget for it
+
+
+def cuts(n: int, shares: int) -> list[slice]:
+    """``shares`` parts of nearly the same length, in order.
+
+    >>> cuts(5, 2)
+    [slice(0, 3, None), slice(3, 5, None)]
+    """
+    edges = [-(-n * i // shares) for i in range(shares + 1)]
+    return [slice(*edge) for edge in pairwise(edges)]
 
 
 @contextlib.contextmanager

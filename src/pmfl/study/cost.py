@@ -21,6 +21,7 @@ from pmfl.engines.local import exactly
 from pmfl.study.names import resolve
 from pmfl.study.spec import RunSpec, run_spec
 from pmfl.world.augment import to_input
+from pmfl.world.dense import FORMULAS
 from pmfl.world.masks import draw_masks
 from pmfl.world.population import CHECK_SAMPLES
 
@@ -49,7 +50,7 @@ def _counted(asked: str) -> int:
     memory, before = method.client.init(w), 0
     with exactly():
         for _ in range(MOST):
-            with FlopCounterMode(display=False) as counter:
+            with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
                 memory = train_client(method.client, model, _sent(method, spec, w), memory, work).memory
             if counter.get_total_flops() == before:
                 break
