@@ -20,7 +20,7 @@ LEAST = 1 << 16  # entries of a weight from which the call through Python pays
 
 def _product() -> Any:
     """oneDNN's x @ w.T + b for single precision; None where this build of torch has none."""
-    if not torch.backends.mkldnn.is_available():
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return None
     return getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
@@ -42,7 +42,7 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor, *, plain: bool) -> Tensor:
         return linear(x, weight, bias)
     if not torch.is_grad_enabled():
         return _times(x, weight, bias)
-    product: Tensor = _Dense.apply(x, weight, bias)
+    product: Tensor = _Dense.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return product
 
 

@@ -197,7 +197,7 @@ def _cnn(
 
     def encode(p: Views, x: Tensor) -> Tensor:
         if len(x) > IN_CACHE and x.device.type == "cpu" and not torch.is_grad_enabled():
-            return torch.cat([encode(p, part) for part in x.split(IN_CACHE)])
+            return torch.cat([encode(p, x[i : i + IN_CACHE]) for i in range(0, len(x), IN_CACHE)])
         x = torch.relu(halved(torch.conv2d(x, p[0], p[1], padding=1)))
         x = torch.relu(halved(torch.conv2d(x, p[2], p[3], padding=1)))
         return x.permute(0, 2, 3, 1).flatten(1)
