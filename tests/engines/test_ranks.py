@@ -135,7 +135,6 @@ class Counts:
 
     def __init__(self, beats: int) -> None:
         self.beats, self.calls = beats, 0
-        self.timeout: timedelta | None = None
 
     def add(self, name: str, amount: int) -> int:
         if amount:
@@ -144,9 +143,6 @@ class Counts:
         if self.calls > 3 * self.beats:
             raise RuntimeError("gone")
         return self.calls if name == "pulse/1" or self.calls < self.beats else 0
-
-    def set_timeout(self, timeout: timedelta) -> None:
-        self.timeout = timeout
 
 
 @pytest.mark.parametrize("beats", [3, 10])
@@ -163,6 +159,27 @@ def test_silence_is_noticed(monkeypatch: pytest.MonkeyPatch, beats: int) -> None
     assert lost.wait(10)
     pulse.stop()
     assert 2 in heard
+
+
+class Stuck:
+    """Counters whose keeper has stopped in the middle of an answer."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+
+    def add(self, name: str, amount: int) -> int:
+        self.asked.wait()
+        return 0
+
+
+def test_silence_of_whoever_keeps_the_counters_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulse_module, "BEAT", 0.01)
+    monkeypatch.setattr(pulse_module, "SILENCE", 0.1)
+    lost, counters = threading.Event(), Stuck()
+    pulse = Pulse(counters, 1, 2, lambda silent: lost.set())
+    assert lost.wait(10)
+    counters.asked.set()
+    pulse.stop()
 
 
 def test_a_pulse_that_is_stopped_misses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Protocol
 
 BEAT = 2.0  # seconds between two signs
@@ -23,10 +22,6 @@ class Counters(Protocol):
         """Add to a number, which begins at 0; returns it."""
         ...
 
-    def set_timeout(self, timeout: timedelta, /) -> None:
-        """How long to wait for an answer."""
-        ...
-
 
 class Pulse:
     """Gives a sign now and then, and listens to the others; calls ``lost`` with those that fell silent."""
@@ -36,14 +31,16 @@ class Pulse:
         self._others = [other for other in range(world) if other != rank]
         self._last = dict.fromkeys(self._others, (0, time.monotonic()))  # of each: its count, and since when
         self._end = threading.Event()
-        counters.set_timeout(timedelta(seconds=SILENCE / 2))
-        self._thread = threading.Thread(target=self._beat, name="pulse", daemon=True)
-        self._thread.start()
+        # Two threads, since asking may take for ever when whoever keeps the counters is the one that hangs.
+        self._threads = [threading.Thread(target=work, name="pulse", daemon=True) for work in (self._beat, self._watch)]
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
         """No more signs, and nobody is missed."""
         self._end.set()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join(BEAT)
 
     def _beat(self) -> None:
         while not self._end.wait(BEAT):
@@ -55,6 +52,9 @@ class Pulse:
                         self._last[other] = count, time.monotonic()
             except RuntimeError:
                 pass  # the counters lie with rank 0, whose silence is noticed like any other
+
+    def _watch(self) -> None:
+        while not self._end.wait(BEAT):
             silent = [other for other in self._others if time.monotonic() - self._last[other][1] > SILENCE]
             if silent and not self._end.is_set():
                 self._lost(silent)

@@ -70,7 +70,9 @@ def live(store: Store, run_id: str, name: str) -> pa.Table:
     for t, metric, data in rows:
         values = np.frombuffer(data, "<f8")
         said = np.flatnonzero(~np.isnan(values))
-        parts.append(pa.table([np.full(len(said), t), said, [metric] * len(said), values[said]], schema=CLIENTS))
+        parts.append(
+            pa.table([np.full(len(said), t), said, pa.repeat(metric, len(said)), values[said]], schema=CLIENTS)
+        )
     return pa.concat_tables(parts) if parts else CLIENTS.empty_table()
 
 

@@ -28,6 +28,7 @@ from pmfl.study.world import World, build_world
 from pmfl.world.datasets import Dataset
 
 GIGABYTE = 10**9
+EACH_KEPT = 10_000  # of more clients than these, numbers of each one are recorded after the last round only
 
 
 class State(NamedTuple):
@@ -144,17 +145,19 @@ class Run:
         if spec.deviation:
             values |= deviation(outcome.replies)
         last = t + 1 == self.spec.training.rounds
+        each = last or self.spec.data.clients <= EACH_KEPT
         if last or (t + 1) % spec.every == 0:
             values |= split_metrics("test", self._evaluate("test", t))
             importance = self.method.weigh.importance(self.state.server.weigh)
             if importance is not None:
-                per_client["weight"] = importance.numpy()
+                if each:
+                    per_client["weight"] = importance.numpy()
                 if not bool(importance.isnan().all()):
                     values["server/weight"] = float(importance.nanmean())
         if last or (spec.train_every and (t + 1) % spec.train_every == 0):
             scores = self._evaluate("train", t)
             values |= split_metrics("train", scores)
-            if spec.clients:
+            if spec.clients and each:
                 per_client |= client_metrics(scores, self.world.owner, self.spec.data.clients)
         return Record(t, values, per_client, seen.clients.numpy().astype(np.int64))
 
