@@ -1,5 +1,7 @@
+import dataclasses
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -7,6 +9,7 @@ from pmfl.core.keys import Key
 from pmfl.core.method import Method, SelectRule, ServerRule, WeighRule
 from pmfl.core.round import ServerState, play, start
 from pmfl.core.types import Downlink, Round, Seen, nobody
+from pmfl.errors import MethodError
 from tests.toy import PRESENT, play_toy
 
 Log = list[tuple[Any, ...]]
@@ -94,3 +97,19 @@ def test_the_rounds_of_a_run_count_up_and_know_who_was_there() -> None:
     assert [state.t for state in played.states] == list(range(1, 9))
     assert [outcome.t for outcome in played.outcomes] == list(range(8))
     assert torch.equal(torch.stack([state.last.took_part for state in played.states]), PRESENT)
+
+
+@pytest.mark.parametrize("rule", ["select", "weigh"])
+def test_a_rule_that_gives_another_number_of_clients_is_refused(rule: str) -> None:
+    log: Log = []
+    method, engine = logged(log)
+    longer: dict[str, Any] = {
+        "select": SelectRule(
+            init=lambda clients: (), apply=lambda state, available, last, now: (torch.ones(4, dtype=torch.bool), state)
+        ),
+        "weigh": WeighRule(init=lambda clients: (), apply=lambda state, seen, now: (torch.ones(4).double(), state)),
+    }
+    method = dataclasses.replace(method, **{rule: longer[rule]})
+    now = Round(t=5, total=9, clients=3, client_lr=0.1, key=Key.root(0), rates=None)
+    with pytest.raises(MethodError, match=rf"round 5: the {rule} rule gave a tensor of shape \(4,\) for 3 clients"):
+        play(method, engine, start(method, torch.zeros(1), 3), torch.ones(3, dtype=torch.bool), now)

@@ -42,8 +42,8 @@ def run(
     set_: Set = None,
     out: Out = Path("results"),
     engine: Annotated[
-        str, typer.Option(metavar="ENGINE", help="Where clients run: local, or ranks:N for N processes.")
-    ] = "local",
+        str | None, typer.Option(metavar="ENGINE", help="Where clients run: local, or ranks:N for N processes.")
+    ] = None,
     jobs: Annotated[int, typer.Option(min=0, help="Runs at the same time; 0: one per core.")] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -51,7 +51,7 @@ def run(
     from pmfl.cli.progress import watching
     from pmfl.study.jobs import leads, raise_failures, run_all
 
-    chosen = _load(study, [*(set_ or []), f"engine.kind={engine}"])
+    chosen = _load(study, [*(set_ or []), *([f"engine.kind={engine}"] if engine is not None else [])])
     specs = chosen.runs
     if not leads(specs):
         run_all(out, chosen.id, specs, jobs=jobs)
@@ -136,18 +136,26 @@ def _load(study: str, overrides: list[str]) -> Study:
 
 
 def _show(study: Study, out: Path, rows: list[RunRow], *, as_json: bool) -> None:
+    from pmfl.report.findings import findings, measure_of
     from pmfl.report.page import write_report
-    from pmfl.report.tables import summary_table, to_text
+    from pmfl.report.rare_clients import rare_client_rows, rare_client_text
+    from pmfl.report.series import runs_of, settings
+    from pmfl.report.tables import summary_rows, to_text
     from pmfl.study.store import Store
 
     store = Store(out)
-    table = summary_table(store, study)
+    found = settings(study, runs_of(store, study))
+    table, rare = summary_rows(found), rare_client_rows(store, study, found)
     page = write_report(store, study, out / f"{study.id}.html")
     if as_json:
+        table = [{**more, **row} for more, row in zip(rare or [{}] * len(table), table, strict=True)]
         typer.echo(json.dumps({"study": study.id, "runs": [_json(row) for row in rows], "table": table}, indent=1))
-    else:
-        typer.echo(to_text(table))
-        typer.echo(f"\nreport: {page}")
+        return
+    typer.echo(to_text(table))
+    if rare:
+        typer.echo("\n".join(["", *findings(found, measure_of(study), str(study.report.get("reference", "")))]))
+        typer.echo(f"\n{rare_client_text(rare)}")
+    typer.echo(f"\nreport: {page}")
 
 
 def _json(row: RunRow) -> dict[str, Any]:

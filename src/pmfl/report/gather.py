@@ -60,14 +60,19 @@ def took_part(store: Store, run: RunRow) -> Took:
     return Took(t, client, run.t or int(t.max(initial=-1)) + 1, int(run.spec["data"]["clients"]))
 
 
-def last_accuracies(store: Store, run: RunRow, clients: int) -> FloatArray | None:
-    """The final model's accuracy on each client's own training data, [K]; None where it was not measured."""
+def last_accuracies(store: Store, run: RunRow, clients: int, measurements: int = 1) -> FloatArray | None:
+    """The global model's accuracy on each client's own training data, [K], as mean of the last measurements.
+
+    None where it was not measured, NaN for a client without data.
+    """
     table = _of(frames.clients(store, [run.run_id]), "accuracy")
     if not len(table):
         return None
-    last = table.filter(pc.equal(table["t"], pc.max(table["t"])))
-    found = np.full(clients, np.nan)
-    found[last["client"].to_numpy()] = last["value"].to_numpy()
+    first = np.unique(table["t"].to_numpy())[-measurements:][0]
+    last = table.filter(pc.greater_equal(table["t"], first))
+    client = last["client"].to_numpy()
+    with np.errstate(invalid="ignore"):
+        found: FloatArray = np.bincount(client, last["value"].to_numpy(), clients) / np.bincount(client, None, clients)
     return found
 
 
@@ -99,6 +104,13 @@ def fairness(store: Store, panel: Sequence[Setting]) -> list[Fairness]:
     return found
 
 
+def quarters(rate: FloatArray, accuracy: FloatArray) -> tuple[float, float]:
+    """Mean accuracy of the quarter of clients that took part least, and of the quarter that did most."""
+    order = np.argsort(rate, kind="stable")
+    quarter = max(len(order) // 4, 1)
+    return float(accuracy[order[:quarter]].mean()), float(accuracy[order[-quarter:]].mean())
+
+
 def fairness_rows(found: Sequence[Fairness]) -> Rows:
     """Who is left behind, in numbers per setting: clients at the bottom, and rare against frequent ones."""
     rows: Rows = []
@@ -106,10 +118,9 @@ def fairness_rows(found: Sequence[Fairness]) -> Rows:
         rare, frequent = [], []
         for seed in range(int(one.seed.max()) + 1):
             mine = one.seed == seed
-            order = np.argsort(one.rate[mine], kind="stable")
-            quarter = max(len(order) // 4, 1)
-            rare.append(one.accuracy[mine][order[:quarter]].mean())
-            frequent.append(one.accuracy[mine][order[-quarter:]].mean())
+            ends = quarters(one.rate[mine], one.accuracy[mine])
+            rare.append(ends[0])
+            frequent.append(ends[1])
         low, middle = np.quantile(one.accuracy, (0.1, 0.5)).tolist()
         rows.append(
             {

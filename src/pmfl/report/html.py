@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pmfl.core.files import replacing
 from pmfl.report.tables import Column, Row, columns
 from pmfl.study.store import storing
 
@@ -67,9 +68,11 @@ class Drawer:
         return Figure(svg(chart, f"f{self._drawn}", alt), caption)
 
 
-def sheet(rows: Sequence[Row], caption: str, more: Sequence[Column] = ()) -> Sheet:
-    """Summary or difference rows as a table of a page."""
-    layout = [*columns(rows), *more]
+def sheet(
+    rows: Sequence[Row], caption: str, more: Sequence[Column] = (), layout: Sequence[Column] | None = None
+) -> Sheet:
+    """Rows as a table of a page: summary or difference rows, if their layout is not given."""
+    layout = [*(columns(rows) if layout is None else layout), *more]
     return Sheet(
         [column.heading for column in layout],
         [column.is_number for column in layout],
@@ -93,11 +96,10 @@ def download(name: str, text: str, kind: str = "text/csv") -> dict[str, str]:
 def write_page(to: Path, **content: Any) -> Path:
     """Fill the page and write it, beside first, so that nobody ever sees half of it."""
     html = _render()(**content)
-    beside = to.with_name(f".{to.name}.part")
     with storing(to):
         to.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(html, "utf-8")
-        beside.replace(to)
+        with replacing(to, durable=False) as beside:
+            beside.write_text(html, "utf-8")
     return to
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from pmfl.report.findings import WHAT, findings, measure_of, verdict
 from pmfl.report.html import Drawer, Section, download, sheet, write_page
 from pmfl.report.pictures import client_sections, curve_sections, final_picture
+from pmfl.report.rare_clients import READING, rare_client_columns, rare_client_findings, rare_client_rows
 from pmfl.report.records import repeat_section, runs_section, settings_section
 from pmfl.report.series import runs_of, settings
 from pmfl.report.tables import MEASURES, Column, Row, difference_rows, reading, summary_rows, to_csv
@@ -25,8 +26,8 @@ VERDICTS = {"ahead": "ahead", "behind": "behind", "unclear": "not told apart", "
 def write_report(store: Store, study: Study, to: Path) -> Path:
     """Write what a study's runs showed, so far as they have got, as one HTML page; returns where it lies.
 
-    ``[report] value`` of the study chooses the number it is judged by, and ``reference`` the method that the others
-    are compared with, which otherwise is the first.
+    ``[report] value`` of the study chooses the number it is judged by, ``reference`` the method that the others are
+    compared with, which otherwise is the first, and ``rare_clients`` the one whose participation bias they are.
     """
     specs = study.runs
     runs = runs_of(store, study, specs)
@@ -38,11 +39,18 @@ def write_report(store: Store, study: Study, to: Path) -> Path:
     sections = [Section("Results", sheets=[sheet(summary, reading(summary))], figures=figures)]
     if gaps:
         sections.append(_differences(gaps, measure))
+    rare = rare_client_rows(store, study, found)
+    if rare:
+        layout = rare_client_columns(rare)
+        sections.append(
+            Section("Participation bias", rare_client_findings(rare), [sheet(rare, READING, layout=layout)])
+        )
     sections += curve_sections(draw, store, found)
     sections += client_sections(draw, store, found)
     sections += [settings_section(study, runs), repeat_section(study, specs), runs_section(study, specs, runs)]
     done = sum(run.status == "done" for run in runs)
     files = {f"{study.id}.csv": summary, **({f"{study.id}-differences.csv": gaps} if gaps else {})}
+    files |= {f"{study.id}-rare-clients.csv": rare} if rare else {}
     return write_page(
         to,
         kind="pmfl report",
@@ -51,7 +59,7 @@ def write_report(store: Store, study: Study, to: Path) -> Path:
         facts=_facts(study, runs),
         notice_title=f"{len(runs) - done} of {len(runs)} runs are not finished. Numbers are of the others only.",
         notices=notices(runs),
-        findings=findings(found, measure, reference),
+        findings=[*findings(found, measure, reference), *rare_client_findings(rare)],
         sections=sections,
         downloads=[download(name, to_csv(rows)) for name, rows in files.items()],
         version=importlib.metadata.version("pmfl"),

@@ -64,7 +64,7 @@ def summary_rows(found: Sequence[Setting]) -> list[Row]:
         for split in SPLITS:
             for measure in MEASURES:
                 numbers = [n for n in (_measured(run, split, measure) for run in setting.done) if n is not None]
-                row |= _interval(f"{split}_accuracy_{measure}", numbers)
+                row |= interval(f"{split}_accuracy_{measure}", numbers)
         minutes = [run.seconds / 60 for run in setting.done]
         rows.append({**row, "minutes": float(np.mean(minutes)) if minutes else None})
     return rows
@@ -89,7 +89,7 @@ def difference_rows(found: Sequence[Setting], reference: str = "") -> list[Row]:
         for other in panel:
             if other is first:
                 continue
-            pairs = _pairs(first, other)
+            pairs = pairs_of(first, other)
             row: Row = {**first.values, "against": other.label, "seeds": len(pairs)}
             for measure in MEASURES:
                 gaps = [
@@ -97,7 +97,7 @@ def difference_rows(found: Sequence[Setting], reference: str = "") -> list[Row]:
                     for a, b in ((_measured(x, "test", measure), _measured(y, "test", measure)) for x, y in pairs)
                     if a is not None and b is not None
                 ]
-                row |= _interval(f"test_accuracy_{measure}_difference", gaps)
+                row |= interval(f"test_accuracy_{measure}_difference", gaps)
             rows.append(row)
     return rows
 
@@ -119,15 +119,14 @@ def columns(rows: Sequence[Row], *, brief: bool = False) -> list[Column]:
     found.append(Column("seeds", _seeds))
     if "against" in rows[0]:
         return found + [
-            Column(words, _gap_cell(f"test_accuracy_{measure}_difference"), group="difference")
+            Column(words, gap_cell(f"test_accuracy_{measure}_difference"), group="difference")
             for measure, words in MEASURES.items()
         ]
     for split in SPLITS:
         full = split == "test" or (not brief and _has_curve(rows, split))
         shown = MEASURES if full else {"final": "final"}
         found += [
-            Column(words, _accuracy_cell(f"{split}_accuracy_{measure}"), group=split)
-            for measure, words in shown.items()
+            Column(words, accuracy_cell(f"{split}_accuracy_{measure}"), group=split) for measure, words in shown.items()
         ]
     return [*found, Column("minutes", lambda row: minutes(row["minutes"]))]
 
@@ -255,7 +254,8 @@ def _measured(run: RunRow, split: str, measure: str) -> float | None:
     return None if found is None or found != found else float(found)
 
 
-def _interval(key: str, numbers: Sequence[float]) -> Row:
+def interval(key: str, numbers: Sequence[float]) -> Row:
+    """A mean over seeds with its 95 % interval, as three entries of a row; None where there is nothing to say."""
     if not numbers:
         return {key: None, f"{key}_low": None, f"{key}_high": None}
     found = mean_interval(numbers)
@@ -264,7 +264,8 @@ def _interval(key: str, numbers: Sequence[float]) -> Row:
     }
 
 
-def _pairs(first: Setting, other: Setting) -> list[tuple[RunRow, RunRow]]:
+def pairs_of(first: Setting, other: Setting) -> list[tuple[RunRow, RunRow]]:
+    """The finished runs of two settings that share a seed."""
     by_seed = {run.seed: run for run in other.done}
     return [(run, by_seed[run.seed]) for run in first.done if run.seed in by_seed]
 
@@ -283,7 +284,9 @@ def _seeds(row: Row) -> str:
     return str(planned) if planned == row["seeds"] else f"{row['seeds']} of {planned}"
 
 
-def _accuracy_cell(key: str) -> Callable[[Row], str]:
+def accuracy_cell(key: str) -> Callable[[Row], str]:
+    """What is shown of a share: percent ± half the interval."""
+
     def cell(row: Mapping[str, Any]) -> str:
         value, high = row[key], row[f"{key}_high"]
         return percent(value) if high is None else f"{percent(value)} ± {percent(high - value)}"
@@ -291,7 +294,9 @@ def _accuracy_cell(key: str) -> Callable[[Row], str]:
     return cell
 
 
-def _gap_cell(key: str) -> Callable[[Row], str]:
+def gap_cell(key: str) -> Callable[[Row], str]:
+    """What is shown of a difference: points, and the interval."""
+
     def cell(row: Mapping[str, Any]) -> str:
         value, low, high = row[key], row[f"{key}_low"], row[f"{key}_high"]
         return points(value) if low is None else f"{points(value)} ({points(low)} to {points(high)})"

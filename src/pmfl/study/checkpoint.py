@@ -59,12 +59,18 @@ class Checkpoint:
                 hint=f"delete {self.folder}; the run starts over",
                 code="R120",
             )
-        segments = {file: Segment(*found) for file, found in index["segments"].items()}
-        self.crew.share(lambda: self._check({**index["state"], **{file: s.sha256 for file, s in segments.items()}}))
+        try:
+            segments = {file: Segment(*found) for file, found in index["segments"].items()}
+            state, seconds = dict[str, str](index["state"]), float(index["seconds"])
+            (name,) = state
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            hint = f"delete {self.folder}; the run starts over, to the same bits"
+            raise StoreError(f"{self.index} does not hold what it should: {error!r}", hint=hint, code="R122") from None
+        self.crew.share(lambda: self._check({**state, **{file: s.sha256 for file, s in segments.items()}}))
         known = sorted(k for segment in segments.values() for k in segment.clients)
         here = set(known[self.crew.rank :: self.crew.world])
         memories.load(segments, here.__contains__)
-        return load_tree(self.folder / next(iter(index["state"])), like), float(index["seconds"])
+        return load_tree(self.folder / name, like), seconds
 
     def _write_memories(self, memories: Memories) -> dict[str, Segment]:
         with storing(self.folder):

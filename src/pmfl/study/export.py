@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from pmfl.core.tree import load_tree, replacing
@@ -35,13 +35,15 @@ def export_model(out: Path, run_id: str, to: Path) -> Path:
     like = {"w": torch.zeros(model.size, dtype=getattr(torch, spec.engine.dtype))}
     w: Vector = load_tree(store.sealed(row.run_id) / "final.safetensors", like)["w"]
     card = _card(spec, row.model_sha256, dataset.labels)
+    with storing(to):
+        to.parent.mkdir(parents=True, exist_ok=True)
     with storing(to), replacing(to) as beside:
         if to.suffix == ".onnx":
             example = to_input(dataset.test.x[:2], dataset.mean, dataset.std, w.dtype)
             _write_onnx(model, w, example, beside, card)
         else:
             tensors = {name: tensor.contiguous().clone() for name, tensor in model.tensors(w).items()}
-            save_file(tensors, beside, metadata=card)
+            beside.write_bytes(save(tensors, metadata=card))
     return to
 
 

@@ -38,6 +38,16 @@ class State(NamedTuple):
     pattern: Any
 
 
+def build_method(spec: RunSpec) -> Method:
+    """The method by name, or from the user's own function."""
+    made = resolve("method", spec.method.name)(**spec.method.params)
+    if not isinstance(made, Method):
+        raise SpecError(
+            f"method `{spec.method.name}` returned a {type(made).__name__}", hint="return a pmfl.Method", code="S125"
+        )
+    return made
+
+
 class Run:
     """One method under one seed. Iterating plays the rounds that are left and yields what each showed.
 
@@ -65,7 +75,7 @@ class Run:
                 code="S123",
             )
         self.spec, self.key = spec, Key.root(spec.seed)
-        self.method: Method = resolve("method", spec.method.name)(**spec.method.params)
+        self.method = build_method(spec)
         holds_out = self.method.client.checks
         self.world: World = crew.together(
             lambda: build_world(spec, self.key, dataset=dataset, model=model, holds_out=holds_out)

@@ -124,6 +124,8 @@ class Report(_Part):
 
     figure: str = ""
     value: str = ""
+    reference: str = ""  # the method that the others are compared with; the first, if none is named
+    rare_clients: str = ""  # the method whose participation bias the others are compared with; none: it is not shown
 
 
 Section = TypeVar("Section", bound=_Part)

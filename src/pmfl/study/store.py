@@ -136,7 +136,11 @@ class Store:
         summary = self.sealed(row["run_id"]) / "summary.json"
         if summary.is_file():
             row |= {"status": "done"} | read_json(summary)
-        return RunRow(**row)
+        try:
+            return RunRow(**row)
+        except TypeError as error:
+            hint = f"delete {summary.parent}; the run is played again, to the same bits"
+            raise StoreError(f"{summary} does not hold what it should: {error}", hint=hint, code="R114") from None
 
     # records
 
