@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 
 .DEFAULT_GOAL := help
 DATA ?= data
-.PHONY: help run test unit check format data-figures clean
+.PHONY: help run test unit check format data-figures deploy-campaign clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,6 +35,10 @@ format: $(VENV)/installed-dev  ## put the code in its form
 
 data-figures: $(VENV)/installed  ## measure what data cost (DATA=DIR) and write docs/results/data.md
 	$(BIN)/python benchmarks/data.py --data $(DATA) --to docs/results/data.md
+
+deploy-campaign: $(VENV)/installed-dev  ## break real deployments, INJECTIONS=20 of each kind; hours; docs/results/deployment.md
+	$(BIN)/python -m tests.deploy.campaign results/deploy-campaign --injections $(or $(INJECTIONS),20)
+	$(BIN)/python -m tests.deploy.campaign_report results/deploy-campaign docs/results --injections $(or $(INJECTIONS),20)
 
 clean:  ## remove what `make` made; results stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -61,3 +61,9 @@ def test_what_the_operator_allows_is_imported(tmp_path: Path) -> None:
 
 def test_a_study_that_is_none_is_said_to_be_wrong(tmp_path: Path) -> None:
     assert "rounds" in ask(tmp_path, {"training": {"rounds": "many"}})
+
+
+def test_a_path_of_the_servers_is_refused_unless_allowed(tmp_path: Path) -> None:
+    spec = {"data": {"dataset": "mine", "path": "/somewhere"}, "participation": {"pattern": "live"}}
+    assert "names a path on this machine: '/somewhere'" in ask(tmp_path, spec)
+    assert "names a path" not in ask(tmp_path, spec, "/somewhere")

@@ -14,7 +14,6 @@ import sys
 import time
 from pathlib import Path
 
-import httpx
 from flwr.app import Context, Message
 from flwr.app.error import Error
 from flwr.clientapp import ClientApp
@@ -22,7 +21,6 @@ from flwr.common.constant import ErrorCode, SubStatus
 from flwr.supercore.constant import TaskType
 from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
-from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
@@ -41,7 +39,6 @@ def answer(app: ClientApp, address: str, token: str) -> None:
         insecure=True,
         root_certificates=None,
         interceptors=[RuntimeVersionHttpInterceptor(component_name="pmfl"), RuntimeTokenHttpInterceptor(token)],
-        retry_invoker=make_simple_http_retry_invoker(),
     ) as client:
         pulse = HeartbeatSender(make_task_heartbeat_fn_http(client))
         pulse.start()
@@ -80,7 +77,7 @@ def main(arguments: list[str]) -> None:
             continue
         try:
             answer(app, address, token)
-        except httpx.HTTPError as error:  # the node has restarted; the server will ask again
+        except Exception as error:  # it broke off on its way; the server will ask again
             logging.getLogger("pmfl").warning("a message could not be answered: %s", error)
 
 

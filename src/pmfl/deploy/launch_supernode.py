@@ -1,8 +1,10 @@
 """Flower's node as a process of ours: `python -m pmfl.deploy.launch_supernode DIR CLIENT PORT`.
 
-It differs from `flower-supernode` in four ways: it looks for messages every quarter of a second; a lost connection is
-tried again every 2 s; the server takes it for gone after 20 s instead of 60; and after a crash it takes the place of
-its former self at once: it says first, with its key, that the old session is over.
+It differs from `flower-supernode` in these ways: it looks for messages every quarter of a second; a lost connection is
+tried again every 2 s, also when it broke off during a handshake; the server takes it for gone after 20 s instead of 60;
+after a crash it takes the place of its former self at once: it says first, with its key, that the old session is over;
+a message that broke off on its way is forgotten, where Flower would have the app wait for the rest of it for ever; and
+when its loop ends its process ends too.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from flwr.common.constant import SubStatus
 from flwr.proto.fleet_pb2 import DeactivateNodeRequest
 from flwr.supercore import heartbeat
-from flwr.supercore.retry import http_retry
+from flwr.supercore.retry import RetryInvoker, http_retry
 from flwr.supernode import fleet_http_connection, start_client_internal
 from flwr.supernode.cli.flower_supernode import flower_supernode
 from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -77,10 +80,68 @@ def _leave(client: FleetHttpClient, session: Path) -> bool:
     return True
 
 
+class Recording:
+    """Flower's store of a node, which notes the tasks that are made meanwhile."""
+
+    def __init__(self, state: Any) -> None:
+        self._state, self.tasks, self.messages = state, list[int](), list[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._state, name)
+
+    def create_task(self, **given: Any) -> Any:
+        """As it is, and noted."""
+        task = self._state.create_task(**given)
+        self.tasks += [] if task is None else [task]
+        return task
+
+    def store_message(self, message: Any) -> Any:
+        """As it is, and noted."""
+        self.messages.append(message.metadata.message_id)
+        return self._state.store_message(message)
+
+
+def forgetting(pull: Callable[..., int | None]) -> Callable[..., int | None]:
+    """Flower's step of fetching one message; one that did not come whole leaves nothing for the app to wait for."""
+
+    def step(*, state: Any, **given: Any) -> int | None:
+        noted = Recording(state)
+        run: int | None = pull(state=noted, **given)
+        if run is None:
+            if noted.messages:
+                state.delete_messages(message_ids=noted.messages)
+            for task in noted.tasks:
+                state.finish_task(task, sub_status=SubStatus.FAILED, details="the message broke off")
+        return run
+
+    return step
+
+
+def persistent(make: Callable[[], RetryInvoker]) -> Callable[[], RetryInvoker]:
+    """Flower gives up on whatever has to do with TLS. Only a wrong certificate will not mend by itself."""
+
+    def made() -> RetryInvoker:
+        invoker = make()
+        gives_up = invoker.should_giveup
+
+        def hopeless(error: Exception) -> bool:
+            if isinstance(error, httpx.TransportError):
+                return "certificate" in str(error).lower()
+            return gives_up is not None and gives_up(error)
+
+        invoker.should_giveup = hopeless
+        return invoker
+
+    return made
+
+
 def adjust(node: NodeFolder) -> None:
     """Set in Flower's modules what has no flag."""
     loop: Any = start_client_internal
     loop.time = Brisk()
+    loop._pull_and_store_message = forgetting(loop._pull_and_store_message)
+    connection: Any = fleet_http_connection
+    connection.make_simple_http_retry_invoker = persistent(connection.make_simple_http_retry_invoker)
     beats: tuple[Any, ...] = (fleet_http_connection, heartbeat)
     for module in beats:
         module.HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT
@@ -97,7 +158,17 @@ def main(arguments: list[str]) -> None:
     node = NodeFolder.open(Path(root), int(client))
     adjust(node)
     sys.argv = ["flower-supernode", *flags(node, int(port))]
-    flower_supernode()
+    try:
+        flower_supernode()
+    finally:
+        end_with(1)  # its web server's thread would keep the process there, serving nobody
+
+
+def end_with(code: int) -> None:
+    """End the process, whatever its threads are at; what it has written is kept."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -152,6 +152,13 @@ def _permitted(asked: Any, folder: NodeFolder) -> RunSpec:
                     f"the server's study names code that this node has not been told to trust: {name!r}",
                     hint=f"allow = [{json.dumps(name)}] in node.toml trusts it",
                 )
+    data, own = given.get("data"), folder.settings.data
+    path = data.get("path") if isinstance(data, dict) else None
+    if path and not (own.source or own.path) and path not in folder.settings.allow:
+        raise SpecError(
+            f"the server's study names a path on this machine: {str(path)[:200]!r}",
+            hint=f"[data] in node.toml says where samples are; or allow = [{json.dumps(str(path)[:200])}]",
+        )
     return run_spec(given, "the server's study")
 
 

@@ -77,7 +77,9 @@ class NodeSettings(_Part):
     insecure: bool = False
     data: NodeData = NodeData()
     log_sent: bool = True  # a line in sent.log for everything that leaves the node
-    allow: tuple[str, ...] = ()  # code besides pmfl's own that the server's study may name: "package.module:function"
+    allow: tuple[
+        str, ...
+    ] = ()  # what besides pmfl's own the server's study may name: "package.module:function", a path
 
 
 @dataclass(frozen=True)
