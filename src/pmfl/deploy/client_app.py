@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from pmfl.engines.flower import pack, unpack
+
+if TYPE_CHECKING:
+    from pmfl.deploy.node import Node
 
 FOLDER, CLIENT = "pmfl-dir", "client"  # the keys of Flower's node configuration that say whose node this is
 
@@ -36,7 +40,13 @@ def reply(message: Message, context: Context) -> Message:
 
 def answered(data: bytes, config: Any) -> bytes:
     """The answer of the client that the node's configuration names."""
+    return _node(str(config[FOLDER]), int(config[CLIENT])).answer(data)
+
+
+@functools.cache
+def _node(root: str, client: int) -> Node:
+    """Stays, with its samples and model, for as long as this process does."""
     from pmfl.deploy.node import Node
     from pmfl.deploy.settings import NodeFolder
 
-    return Node(NodeFolder.open(Path(str(config[FOLDER])), int(config[CLIENT]))).answer(data)
+    return Node(NodeFolder.open(Path(root), client))

@@ -6,7 +6,7 @@ import contextlib
 import json
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -47,8 +47,9 @@ class Part(NamedTuple):
 class Node:
     """Answers the server's messages. What it keeps between them is on disk: it may be killed at any time."""
 
-    def __init__(self, folder: NodeFolder) -> None:
+    def __init__(self, folder: NodeFolder, prepare: Callable[..., Part] | None = None) -> None:
         self.folder, self.client = folder, folder.settings.client
+        self.prepare = prepare or prepared
         self.keeping = Keeping(folder.memory)
         self._part: tuple[str, Part] | None = None
 
@@ -93,7 +94,7 @@ class Node:
         known = digest(json.dumps([words.get(key) for key in ("spec", "data")], sort_keys=True).encode())
         if self._part is None or self._part[0] != known:
             try:
-                self._part = known, prepare(self.folder, _permitted(words.get("spec"), self.folder), words)
+                self._part = known, self.prepare(self.folder, _permitted(words.get("spec"), self.folder), words)
             except PmflError as error:
                 raise Refused("cannot", f"{error.message} ({error.hint})") from error
         return self._part[1]
@@ -117,7 +118,7 @@ class Node:
                 stream.write(line + "\n")
 
 
-def prepare(folder: NodeFolder, spec: RunSpec, words: Mapping[str, Any]) -> Part:
+def prepared(folder: NodeFolder, spec: RunSpec, words: Mapping[str, Any]) -> Part:
     """A client's part of a run: its share of the study's data set, or the samples that its node.toml names."""
     method: Method = resolve("method", spec.method.name)(**spec.method.params)
     key, own = Key.root(spec.seed), folder.settings.data

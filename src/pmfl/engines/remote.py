@@ -127,6 +127,7 @@ class RemoteEngine(LocalEngine):
         self.latest: dict[int, dict[str, float]] = {}  # the last scalars of each client
         self._open: dict[str, tuple[int, int]] = {}  # ticket -> client, round: asked, and no answer yet
         self._kept: dict[int, Uplink] = {}  # replies to the current ask
+        self._behind: dict[int, Seat] = {}  # those that a round ended without: asked, but only waited for if need be
         self._ask = b""
         self._hopeless = 0
         self._scalars: dict[str, torch.dtype] | None = None
@@ -200,11 +201,13 @@ class RemoteEngine(LocalEngine):
                 wrong = self._take(answer, k, t, name, sent, now) if k >= 0 else ""
                 if wrong and newest.get(k) == answer.ticket:
                     gone_wrong[k] = wrong
-            missing = wanted - self._kept.keys() - gone_wrong.keys()
-            self.waiting_for = sorted(k for k in missing if k in self.here)
+            missing = (wanted - self._kept.keys() - gone_wrong.keys()) & self.here.keys()
             enough, late = len(self._kept) >= self.terms.min_replies, self.clock.now() >= end
-            if not missing or not self.waiting_for or late:
+            behind = {k for k in missing if self._behind.get(k) == self.here[k]} if enough else set()
+            self.waiting_for = sorted(missing - behind)
+            if not self.waiting_for or late:
                 if enough:
+                    self._behind |= {k: self.here[k] for k in missing}
                     return
                 if late or not (gone_wrong.keys() & self.here.keys()):
                     self._give_up(gone_wrong, now)
@@ -227,6 +230,8 @@ class RemoteEngine(LocalEngine):
 
     def _take(self, answer: Answer, k: int, t: int, name: str, sent: Downlink, now: Round) -> str:
         """Keep what has come; or the reason why not."""
+        if answer.data is not None:
+            self._behind.pop(k, None)
         if answer.data is None:
             self.tally.lost[k] += 1
             return self._count(answer.error or "lost")
