@@ -79,6 +79,7 @@ class Status:
                     "participation": int(tally.replies[k]) / max(self.t, 1),
                     **{word: int(getattr(tally, word)[k]) for word in ("replies", "late", "refused", "lost", "fresh")},
                     "weight": _number(weights, k),
+                    "complaint": engine.complaints.get(k, ""),
                     "latest": engine.latest.get(k, {}),
                 }
                 for k, name in enumerate(self.names)

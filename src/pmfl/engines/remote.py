@@ -124,6 +124,7 @@ class RemoteEngine(LocalEngine):
         self.here: Mapping[int, Seat] = {}
         self.waiting_for: list[int] = []
         self.reasons: dict[str, int] = {}  # refusals by reason, since this process started
+        self.complaints: dict[int, str] = {}  # why a client's last answer was not taken, in words
         self.latest: dict[int, dict[str, float]] = {}  # the last scalars of each client
         self._open: dict[str, tuple[int, int]] = {}  # ticket -> client, round: asked, and no answer yet
         self._kept: dict[int, Uplink] = {}  # replies to the current ask
@@ -244,7 +245,9 @@ class RemoteEngine(LocalEngine):
             self._kept[k] = self._checked(parcel, k, name, sent, now)
         except Refused as refused:
             self.tally.refused[k] += 1
+            self.complaints[k] = str(refused)[:500]
             return self._count(refused.reason)
+        self.complaints.pop(k, None)
         self.tally.fresh[k] += parcel.words.get("fresh") is True
         self.latest[k] = {word: float(value) for word, value in self._kept[k].scalars.items()}
         return ""
@@ -253,7 +256,7 @@ class RemoteEngine(LocalEngine):
         words, tensors = parcel
         if words.get("kind") == "no":
             raise Refused("declined", str(words.get("why"))[:200])
-        if words.get("client") != k:
+        if type(words.get("client")) is not int or words["client"] != k:
             raise Refused("another client", f"from client {k}, in the name of {str(words.get('client'))[:20]}")
         if words.get("kind") != "reply" or words.get("ask") != name:
             raise Refused("another round", f"not a reply to what was asked in round {now.t}")
