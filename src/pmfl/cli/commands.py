@@ -27,7 +27,7 @@ app = typer.Typer(
 
 app.add_typer(data_app, name="data", help="Find, fetch, look at and verify data sets.")
 app.add_typer(deploy_app, name="deploy", help="Train between real machines, on Flower's network and keys.")
-for command in (papers.paper, papers.archive):
+for command in (papers.paper, papers.compare, papers.archive):
     app.command()(command)
 
 StudyName = Annotated[str, typer.Argument(metavar="[STUDY]", help="A built-in study or a TOML file.")]

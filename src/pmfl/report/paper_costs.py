@@ -12,7 +12,7 @@ from pmfl.report import panels as draw
 from pmfl.report.gather import FloatArray, Rows
 from pmfl.report.paper_accuracy import levels
 from pmfl.report.paper_plates import in_rows, listed, plate
-from pmfl.report.paper_rows import Placed, axes_of, axis_name, by_run, curve_rows, grouped, in_order, placed
+from pmfl.report.paper_rows import Placed, axes_of, axis_name, by_run, curve_rows, grouped, in_order, interval, placed
 from pmfl.report.plates import Plate
 
 if TYPE_CHECKING:
@@ -106,6 +106,60 @@ def cutoff_bias(answers: Answers) -> list[Plate]:
         *plates,
         plate("cutoff-bias", "Influence that clients lose by the cutoff", answers, caption, in_rows(panels, 2, 220)),
     ]
+
+
+def clock(answers: Answers) -> list[Plate]:
+    """Milliseconds by the clock: of a participation against local iterations, of an aggregation by method."""
+    trained = [run for run in answers.done if len(answers.study.sweep.get("training.iterations", ())) > 1]
+    return _training_time(answers) if trained else _aggregation_time(answers)
+
+
+def _training_time(answers: Answers) -> list[Plate]:
+    found = placed(answers, x="training.iterations")
+    plates = []
+    for metric, y_title, unit in (("train", "milliseconds", draw.PLAIN), ("flops", "operations", "~s")):
+        tables = by_run(answers.rounds, metric, "clock")
+        rows: Rows = []
+        for one in found:
+            numbers = [_late_median(tables[run.run_id]) for run in one.done if run.run_id in tables]
+            rows.append({"panel": one.panel, "label": one.label, "x": one.x, **interval(numbers), "printed": None})
+        labels, xs = in_order(row["label"] for row in rows), in_order(row["x"] for row in rows)
+        panel = draw.level_panel(rows, labels, xs, [0.0, draw.span(rows)[1]], "local iterations E", y_title, unit)
+        title = "Time of one participation, by the clock" if metric == "train" else "Operations of one participation"
+        how = (
+            "Medians over the later rounds, when memories are full; marks are means over repetitions, lines 95 % "
+            "intervals. A clock shows something else on every machine: compare the two lines."
+            if metric == "train"
+            else "Multiplications and additions of convolutions and matrix products, counted, with a full memory."
+        )
+        name = "time-training" if metric == "train" else "operations"
+        plates.append(plate(name, title, answers, how, in_rows([("", panel)], 1, 200)))
+    return plates
+
+
+def _aggregation_time(answers: Answers) -> list[Plate]:
+    tables = by_run(answers.rounds, "aggregate", "clock")
+    bars: Rows = []
+    for one in placed(answers):
+        numbers = [_late_median(tables[run.run_id]) for run in one.done if run.run_id in tables]
+        if numbers:
+            middle = float(np.median(numbers))
+            bars.append({"label": one.label, "value": middle, "text": f"{middle:.3g} ms"})
+    if not bars:
+        return []
+    labels = [bar["label"] for bar in bars]
+    caption = (
+        "One round on the server besides local training: choosing, weighing, summing, moving the model. Median over "
+        "rounds and repetitions. A clock shows something else on every machine: compare the bars."
+    )
+    panel = draw.bar_panel(bars, labels, "milliseconds of one aggregation")
+    title = "Time of one aggregation, by the clock"
+    return [plate("time-aggregation", title, answers, caption, lambda width: listed([("", panel)], labels, width))]
+
+
+def _late_median(table: pa.Table) -> float:
+    values = table["value"].to_numpy()
+    return float(np.median(values[len(values) // 2 :]))
 
 
 def _short(flops: float) -> str:

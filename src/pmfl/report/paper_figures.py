@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pmfl.errors import SpecError, did_you_mean
 from pmfl.report.paper_accuracy import cells, convergence, finals, levels, stability, steadiness
 from pmfl.report.paper_clients import deviations, node_cdfs
-from pmfl.report.paper_costs import computation, cutoff_bias
+from pmfl.report.paper_costs import clock, computation, cutoff_bias
 from pmfl.report.paper_world import patterns, twenty_clients, weights
 from pmfl.report.plates import COLUMN, PAGE, Plate
 from pmfl.report.style import save
@@ -34,6 +34,7 @@ FIGURES: dict[str, Callable[[Answers], list[Plate]]] = {
     "twenty-clients": twenty_clients,  # class distributions and rates; no training
     "patterns": patterns,  # of participation; no training
     "computation": computation,  # accuracy against client operations
+    "clock": clock,  # seconds of training and of aggregation; no training
     "cutoff-bias": cutoff_bias,  # accuracy and lost influence against the cutoff
 }
 FORMS = (".svg", ".pdf", ".png", ".html")  # of a page's width
@@ -60,11 +61,11 @@ def plates_of(answers: Answers) -> list[Plate]:
     return list(found.values())
 
 
-def write_figures(answers: Answers, to: Path, forms: Sequence[str] = FORMS) -> list[Path]:
+def write_figures(answers: Answers, to: Path, forms: Sequence[str] = FORMS, stem: str = "") -> list[Path]:
     """Write a study's figures into a folder: for a page's width in every form, for a column's as SVG and PDF."""
     written = []
     for plate in plates_of(answers):
-        stem = f"{answers.study.id}-{plate.name}"
-        written += [save(plate.chart(PAGE), to / f"{stem}{form}") for form in forms]
-        written += [save(plate.chart(COLUMN), to / f"{stem}-column{form}") for form in IN_COLUMN if form in forms]
+        name = f"{stem or answers.study.id}-{plate.name}"
+        written += [save(plate.chart(PAGE), to / f"{name}{form}") for form in forms]
+        written += [save(plate.chart(COLUMN), to / f"{name}-column{form}") for form in IN_COLUMN if form in forms]
     return written

@@ -199,6 +199,7 @@ def facts(answers: Answers, runs: Sequence[RunRow] | None = None) -> str:
     """Data, scale and seeds of what is drawn, for the line below a figure's title."""
     drawn = list(answers.done if runs is None else runs)
     said = _shared([run.spec for run in drawn]) if drawn else ["no finished run"]
+    said += answers.departures
     if answers.scale != "full":
         said.append(f"scale {answers.scale}, not the paper’s")
     missing = len(answers.runs) - len(answers.done)

@@ -103,7 +103,13 @@ def head(evidence: Evidence) -> list[str]:
     made = evidence.artefact
     data = sorted({run.spec["data"]["dataset"] for run in evidence.answers.runs})
     rounds = sorted({run.total for run in evidence.answers.runs})
-    said = [f"{made.artefact}: {made.shows}", WORDS[evidence.answers.scale]]
+    apart = evidence.answers.departures
+    scale = WORDS[evidence.answers.scale]
+    if apart:
+        scale = f"not the paper's setting: {'; '.join(apart)}" + (
+            "" if evidence.answers.scale == "full" else f"; {scale}"
+        )
+    said = [f"{made.artefact}: {made.shows}", scale]
     on = f"data {', '.join(data)}; {' to '.join(f'{n:,}' for n in dict.fromkeys([rounds[0], rounds[-1]]))} rounds"
     if made.data and not set(data) <= set(made.data):
         on += f" (the paper's data: {', '.join(made.data)}; printed numbers are of those)"
@@ -153,10 +159,11 @@ def as_markdown(evidence: Evidence) -> str:
     return f"# {evidence.study.title}\n\n" + "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
-def write_tables(evidence: Evidence, to: Path) -> list[Path]:
-    """Write an artefact's tables as Markdown, LaTeX and CSV; the file names begin with the study's."""
-    name, rows = evidence.study.id, setting_rows(evidence)
+def write_tables(evidence: Evidence, to: Path, stem: str = "") -> list[Path]:
+    """Write an artefact's tables as text, Markdown, LaTeX and CSV; file names begin with the study's, or as given."""
+    name, rows = stem or evidence.study.id, setting_rows(evidence)
     texts = {
+        f"{name}.txt": to_terminal(evidence) + "\n",
         f"{name}.md": as_markdown(evidence),
         f"{name}.tex": f"% {'; '.join(head(evidence))}\n" + to_latex(rows, setting_columns(evidence)),
         f"{name}.csv": to_csv([{**row, "scale": evidence.answers.scale} for row in rows]),

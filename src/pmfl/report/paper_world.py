@@ -6,57 +6,34 @@ They are computed from the specifications of a study's runs, so they need its da
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
+import pyarrow as pa
 
-from pmfl.core.keys import Key
-from pmfl.core.types import Round, Seen
 from pmfl.report import panels as draw
 from pmfl.report.gather import FloatArray, Rows, thin
-from pmfl.report.paper_rows import in_order, specs_facts
+from pmfl.report.paper_rows import by_run, facts, in_order, specs_facts
 from pmfl.report.plates import LABELS, LEFT, RIGHT, Plate, laid_out
 from pmfl.report.rasters import axis, raster, shade_legend
 from pmfl.report.style import COLOURS, SOFT, percent_axis, stack, values
 from pmfl.report.tables import percent
-from pmfl.study.spec import RunSpec
+from pmfl.study.made import clients_of, pick
+from pmfl.study.spec import RunSpec, run_spec
 
 if TYPE_CHECKING:
     from pmfl.study.answers import Answers
-    from pmfl.world.datasets import Dataset
     from pmfl.world.participation import Pattern
-    from pmfl.world.partition import Partition
 
 TWENTY = 20  # clients of the paper's picture
 ROUNDS = 400  # of its picture of the patterns
-FREQUENT, RARE = 0.402, 0.02  # rates of the clients whose weights the paper draws
+WHO = ("mean", "frequent", "rare")
 PRINTED_WEIGHTS = {"mean": (22.0, "about 22"), "frequent": (2.8, "above 2.8"), "rare": (30.0, "above 30")}
-
-
-class Clients(NamedTuple):
-    """What a run's clients hold, and when they come."""
-
-    spec: RunSpec
-    dataset: Dataset
-    partition: Partition
-    pattern: Pattern
-
-
-def clients_of(spec: RunSpec, dataset: Dataset | None = None) -> Clients:
-    """The clients of a run, without the run."""
-    from pmfl.study.world import build_dataset, build_partition, build_pattern
-
-    key = Key.root(spec.seed)
-    dataset = dataset or build_dataset(spec)
-    partition = build_partition(spec, key, dataset)
-    _, pattern = build_pattern(spec, key, partition)
-    return Clients(spec, dataset, partition, pattern)
 
 
 def twenty_clients(answers: Answers) -> list[Plate]:
     """Class distributions and participation frequencies of 20 clients."""
-    spec = answers.study.runs[0]
+    spec = _specs(answers)[0]
     found = clients_of(spec)
     rates = found.pattern.rates
     order = np.argsort(-rates, kind="stable")
@@ -80,64 +57,50 @@ def twenty_clients(answers: Answers) -> list[Plate]:
 
 def patterns(answers: Answers) -> list[Plate]:
     """The participation patterns of a study over the first 400 rounds, for one client each."""
-    specs = {spec.participation.pattern.name: spec for spec in reversed(answers.study.runs)}
-    names = in_order(spec.participation.pattern.name for spec in answers.study.runs)
+    first = {_pattern_name(spec): spec for spec in reversed(_specs(answers))}
     rows: Rows = []
-    known: dict[str, Dataset] = {}
-    for name in names:
-        spec = specs[name]
-        found = clients_of(spec, known.get(spec.data.dataset))
-        known[spec.data.dataset] = found.dataset
-        k = int(np.abs(found.pattern.rates - spec.participation.mean).argmin())
+    for name in in_order(map(_pattern_name, _specs(answers))):
+        spec = first[name]
+        found = clients_of(spec)
+        k = int(np.abs(found.rates - spec.participation.mean).argmin())
         here = attendance(found.pattern, ROUNDS)[:, k]
-        said = f"{name} · p = {percent(float(found.pattern.rates[k]))} %"
+        said = f"{name} · p = {percent(float(found.rates[k]))} %"
         rows += [{"label": said, "x": int(t), "x2": int(t) + 1} for t in np.flatnonzero(here)]
         rows += [] if here.any() else [{"label": said, "x": 0, "x2": 0}]
-    first = answers.study.runs[0]
+    mean = _specs(answers)[0].participation.mean
     caption = (
         f"A mark: the client is there in that round. Of each pattern the client whose rate is nearest to "
-        f"{percent(first.participation.mean)} % of rounds; the first {ROUNDS} rounds."
+        f"{percent(mean)} % of rounds; the first {ROUNDS} rounds."
     )
     title = "One client under each participation pattern"
     return [
-        Plate("patterns", title, specs_facts(list(specs.values())), caption, lambda width: _pattern_chart(rows, width))
+        Plate("patterns", title, specs_facts(list(first.values())), caption, lambda width: _pattern_chart(rows, width))
     ]
+
+
+def _pattern_name(spec: RunSpec) -> str:
+    """A pattern, and by which rule where that is not the usual one."""
+    rule = spec.participation.pattern.params.get("rule", "stationary")
+    return spec.participation.pattern.name + ("" if rule == "stationary" else f", {rule}")
 
 
 def weights(answers: Answers) -> list[Plate]:
     """Aggregation weights by round: the mean over all clients, a frequent client, a rare one; without training."""
-    specs = [spec for spec in answers.study.runs if spec.method.name == answers.study.runs[0].method.name]
-    rows: dict[str, list[Rows]] = {"mean": [], "frequent": [], "rare": []}
-    expected: dict[str, list[float]] = {who: [] for who in rows}
-    rates: dict[str, list[float]] = {who: [] for who in rows}
-    dataset: Dataset | None = None
-    for spec in specs:
-        found = clients_of(spec, dataset)
-        dataset, p = found.dataset, found.pattern.rates
-        x = weight_history(found)
-        picked = {"frequent": int(np.abs(p - FREQUENT).argmin()), "rare": int(np.abs(p - RARE).argmin())}
-        limit = expected_weight(p, int(spec.method.params.get("cutoff", 0)))
-        for who, line in (("mean", x.mean(1)), *((who, x[:, k]) for who, k in picked.items())):
-            rows[who].append(_line(line, f"seed {spec.seed}"))
-            expected[who].append(float(limit.mean() if who == "mean" else limit[picked[who]]))
-            rates[who].append(float(p.mean() if who == "mean" else p[picked[who]]))
-    return [_weights_plate(specs, rows, expected, rates)]
-
-
-def weight_history(found: Clients) -> FloatArray:
-    """x_k after every round, [T, K]: the method's own bookkeeping, fed with the pattern; NaN before a first event."""
-    from pmfl.study.names import resolve
-
-    spec, method = found.spec, resolve("method", found.spec.method.name)(**found.spec.method.params)
-    state, pattern, clients = method.weigh.init(spec.data.clients), found.pattern.start(), spec.data.clients
-    rows = []
-    for t in range(spec.training.rounds):
-        here, pattern = found.pattern.row(pattern, t)
-        now = Round(t, spec.training.rounds, clients, spec.training.client_lr, Key.root(spec.seed).fold("round", t))
-        _, state = method.weigh.apply(state, Seen(here, {}), now)
-        rows.append(method.weigh.importance(state))
-    history: FloatArray = torch.stack(rows).numpy()
-    return np.asarray(np.where(np.isnan(history), np.nan, history), np.float64)
+    done = answers.done
+    rates, tables = by_run(answers.clients, "rate"), {who: by_run(answers.rounds, who, "weight") for who in WHO}
+    rows: dict[str, list[Rows]] = {who: [] for who in WHO}
+    expected: dict[str, list[float]] = {who: [] for who in WHO}
+    known: dict[str, list[float]] = {who: [] for who in WHO}
+    for run in done:
+        p = rates[run.run_id]["value"].to_numpy()
+        picked = {"mean": np.arange(len(p)), **{who: np.array([k]) for who, k in pick(p).items()}}
+        limit = expected_weight(p, int(run.spec["method"]["params"].get("cutoff", 0)))
+        for who in WHO:
+            if run.run_id in tables[who]:
+                rows[who].append(_line(tables[who][run.run_id], f"seed {run.seed}"))
+            expected[who].append(float(np.mean(limit[picked[who]])))
+            known[who].append(float(np.mean(p[picked[who]])))
+    return [_weights_plate(answers, rows, expected, known)] if all(rows.values()) else []
 
 
 def expected_weight(p: FloatArray, cutoff: int) -> FloatArray:
@@ -159,13 +122,17 @@ def attendance(pattern: Pattern, rounds: int) -> FloatArray:
     return np.stack(rows)
 
 
-def _line(line: FloatArray, label: str) -> Rows:
-    known = np.flatnonzero(~np.isnan(line))
-    return [{"label": label, "x": int(t) + 1, "mean": round(v, 4)} for t, v in thin(known, line[known])]
+def _specs(answers: Answers) -> list[RunSpec]:
+    return [run_spec(dict(run.spec)) for run in answers.runs]
+
+
+def _line(table: pa.Table, label: str) -> Rows:
+    t, value = table["t"].to_numpy(), table["value"].to_numpy()
+    return [{"label": label, "x": int(at) + 1, "mean": round(v, 4)} for at, v in thin(t, value)]
 
 
 def _weights_plate(
-    specs: Sequence[RunSpec],
+    answers: Answers,
     rows: dict[str, list[Rows]],
     expected: dict[str, list[float]],
     rates: dict[str, list[float]],
@@ -175,7 +142,7 @@ def _weights_plate(
         "frequent": f"client of p = {percent(float(np.mean(rates['frequent'])))} %",
         "rare": f"client of p = {percent(float(np.mean(rates['rare'])))} %",
     }
-    labels = [f"seed {spec.seed}" for spec in specs]
+    labels = in_order(row["label"] for one in rows["mean"] for row in one)
     panels = []
     for who, name in names.items():
         lines = [row for one in rows[who] for row in one]
@@ -199,8 +166,8 @@ def _weights_plate(
     )
     return Plate(
         "weights",
-        f"Aggregation weights of {specs[0].method.name}",
-        specs_facts(specs),
+        f"Aggregation weights of {answers.done[0].method}",
+        facts(answers),
         caption,
         lambda width: laid_out(panels, width, most=3, narrowest=140, axes=True),
     )

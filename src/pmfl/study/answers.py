@@ -28,6 +28,7 @@ from pmfl.study.spec import RunSpec, run_spec
 from pmfl.study.store import RunRow, Store
 
 NOT_STARTED = "not started"
+_QUESTIONS: dict[str, str] = {}  # run id -> question, which takes a while to spell out
 EVERY_ROUND = "local"  # the split of what is recorded in every round
 
 
@@ -88,6 +89,7 @@ class Answers:
     runs: tuple[RunRow, ...]
     sources: tuple[tuple[Source, tuple[str, ...]], ...] = ()  # where the answered ones lie, by run id
     scale: str = "full"
+    departures: tuple[str, ...] = ()  # in what they are not the study's own setting, besides the scale
 
     @property
     def done(self) -> tuple[RunRow, ...]:
@@ -114,7 +116,9 @@ def gather(
     ()
     """
     asked = list(study.runs if specs is None else specs)
-    wanted = {spec.question_id: spec for spec in asked}
+    needs = study.artefact.needs if study.artefact else "training"
+    kind = "" if needs == "training" else f"{needs}-"
+    wanted = {f"{kind}{spec.question_id}": spec for spec in asked}
     found: dict[str, RunRow] = {}
     places: list[tuple[Source, tuple[str, ...]]] = []
     for source in sources:
@@ -140,20 +144,35 @@ def from_store(store: Store, study: Study) -> Answers:
     return gather(study, [StoreSource(store)])
 
 
+def kind_of(run_id: str) -> str:
+    """How a run came about: by training, or made from its world or by a clock, which is no answer to the same question.
+
+    >>> kind_of("0123456789ab"), kind_of("world-0123456789ab")
+    ('training', 'world')
+    """
+    kind, dash, _ = run_id.partition("-")
+    return kind if dash and kind in ("world", "clock") else "training"
+
+
 def question_of(row: RunRow) -> str:
     """The question a run answers, in today's words: what was not yet a setting then had its default.
 
     A run of somebody's own code answers only for the code it was played with, and keeps the name it was given.
     """
     spec = row.spec
+    kind = kind_of(row.run_id)
+    if kind != "training":
+        return f"{kind}-{run_spec(dict(spec)).question_id}"
     names = [spec["data"]["dataset"], spec["method"]["name"], spec["training"]["model"]["name"]]
     names += [spec["data"]["partition"]["name"], spec["participation"]["pattern"]["name"]]
     if any(":" in name or name == "trace" for name in names):
         return row.question_id
-    try:
-        return run_spec(dict(spec), f"run {row.run_id}").question_id
-    except PmflError:
-        return row.question_id  # asked in words that are no longer understood
+    if row.run_id not in _QUESTIONS:
+        try:
+            _QUESTIONS[row.run_id] = run_spec(dict(spec), f"run {row.run_id}").question_id
+        except PmflError:
+            return row.question_id  # asked in words that are no longer understood
+    return _QUESTIONS[row.run_id]
 
 
 def _condensed(table: pa.Table, every: int) -> pa.Table:

@@ -178,7 +178,7 @@ def _override(given: dict[str, Any], override: str) -> None:
     if not sign or not key or not text.strip():
         raise SpecError(f"--set {override}: expected key=value", hint="e.g. --set training.rounds=50", code="S115")
     _check_key(key, "--set")
-    values = _values(text.strip())
+    values = override_values(text.strip())
     sweep, base = given.setdefault("sweep", {}), given.setdefault("base", {})
     for swept in [other for other in sweep if other == key or other.startswith(f"{key}.")]:
         # Parameters of methods stay swept when only the methods are exchanged.
@@ -196,14 +196,14 @@ def _override(given: dict[str, Any], override: str) -> None:
         _put(base, key, values[0])
 
 
-def _values(text: str) -> list[Any]:
+def override_values(text: str) -> list[Any]:
     """The value or values of an override: TOML where it is TOML, else words."""
     try:
         value = tomllib.loads(f"value = {text}")["value"]
         return value if isinstance(value, list) and value else [value]
     except tomllib.TOMLDecodeError:
         parts = text.split(",")
-        return [_values(part.strip())[0] for part in parts] if len(parts) > 1 else [text]
+        return [override_values(part.strip())[0] for part in parts] if len(parts) > 1 else [text]
 
 
 def _check_key(key: str, where: str) -> None:

@@ -43,6 +43,11 @@ def scaled(study: Study, scale: Scale, seeds: int | None = None) -> Study:
         sweep = {key: values if key in ("method", "seed") else _ends(values) for key, values in sweep.items()}
         if "data.dataset" in sweep:
             sweep["data.dataset"] = ["digits"]
+        if "training.model" in sweep:  # those that differ in more than their name stay apart
+            own_models = [
+                {**given, "name": "mlp"} if isinstance(given, dict) else "mlp" for given in sweep["training.model"]
+            ]
+            sweep["training.model"] = [given for i, given in enumerate(own_models) if given not in own_models[:i]]
     most = own.seeds or MOST_SEEDS.get(scale)
     wanted = seeds if seeds is not None else most
     if "seed" in sweep and wanted is not None:

@@ -1,0 +1,28 @@
+"""All artefacts of the paper at the scale of a test, played once: runs that artefacts share are played once too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pmfl.study import papers
+from pmfl.study.evidence import Evidence
+from pmfl.study.papers import Asked
+
+View = tuple[Asked, Evidence]
+
+
+@pytest.fixture(scope="session")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tiny") / "results"
+
+
+@pytest.fixture(scope="session")
+def tiny(results: Path) -> dict[str, View]:
+    """Every artefact, run: name -> how it was asked for, and the evidence."""
+    found = {}
+    for name in papers.artefacts():
+        asked = Asked(name, "tiny")
+        found[name] = asked, Evidence(papers.answer(asked, results, papers.sources([results], []), jobs=2))
+    return found
