@@ -146,3 +146,9 @@ def test_friedman_with_ties() -> None:
     assert found is not None
     assert found.p == pytest.approx(scipy.stats.friedmanchisquare(*table.T).pvalue)
     assert friedman([[1.0, 2.0]]) is None
+
+
+def test_an_interval_of_nearly_equal_numbers_is_one() -> None:
+    for x in ([0.3, 0.3 + 1e-16], [1e-200, 2e-200, 4e-200], [0.0, 0.0, 0.0]):
+        low, high = bca(x)
+        assert min(x) <= low <= high <= max(x)

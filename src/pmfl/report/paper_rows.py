@@ -199,18 +199,22 @@ def facts(answers: Answers, runs: Sequence[RunRow] | None = None) -> str:
     """Data, scale and seeds of what is drawn, for the line below a figure's title."""
     drawn = list(answers.done if runs is None else runs)
     said = _shared([run.spec for run in drawn]) if drawn else ["no finished run"]
-    said += answers.departures
-    if answers.scale != "full":
-        said.append(f"scale {answers.scale}, not the paper’s")
+    said += _apart(answers)
     missing = len(answers.runs) - len(answers.done)
     if missing:
         said.append(f"{missing} of {len(answers.runs)} runs not done")
     return " · ".join(said)
 
 
-def specs_facts(specs: Sequence[RunSpec]) -> str:
+def specs_facts(answers: Answers, specs: Sequence[RunSpec]) -> str:
     """The same of what is drawn without a run."""
-    return " · ".join(_shared([spec.model_dump(mode="json") for spec in specs]))
+    return " · ".join(_shared([spec.model_dump(mode="json") for spec in specs]) + _apart(answers))
+
+
+def _apart(answers: Answers) -> list[str]:
+    """In what it is not the study's own setting."""
+    scale = [] if answers.scale == "full" else [f"scale {answers.scale}, not the paper’s"]
+    return [*answers.departures, *scale]
 
 
 def _shared(specs: Sequence[Mapping[str, Any]]) -> list[str]:

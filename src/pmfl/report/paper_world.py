@@ -48,7 +48,7 @@ def twenty_clients(answers: Answers) -> list[Plate]:
         Plate(
             "twenty-clients",
             "What clients hold, and how often they come",
-            specs_facts([spec]),
+            specs_facts(answers, [spec]),
             caption,
             lambda width: _mix_chart(mix, rates[shown], found.dataset.labels, width),
         )
@@ -59,22 +59,29 @@ def patterns(answers: Answers) -> list[Plate]:
     """The participation patterns of a study over the first 400 rounds, for one client each."""
     first = {_pattern_name(spec): spec for spec in reversed(_specs(answers))}
     rows: Rows = []
+    rounds = min(ROUNDS, *(spec.training.rounds for spec in first.values()))
     for name in in_order(map(_pattern_name, _specs(answers))):
         spec = first[name]
         found = clients_of(spec)
         k = int(np.abs(found.rates - spec.participation.mean).argmin())
-        here = attendance(found.pattern, ROUNDS)[:, k]
+        here = attendance(found.pattern, rounds)[:, k]
         said = f"{name} · p = {percent(float(found.rates[k]))} %"
         rows += [{"label": said, "x": int(t), "x2": int(t) + 1} for t in np.flatnonzero(here)]
         rows += [] if here.any() else [{"label": said, "x": 0, "x2": 0}]
     mean = _specs(answers)[0].participation.mean
     caption = (
         f"A mark: the client is there in that round. Of each pattern the client whose rate is nearest to "
-        f"{percent(mean)} % of rounds; the first {ROUNDS} rounds."
+        f"{percent(mean)} % of rounds; the first {rounds} rounds."
     )
     title = "One client under each participation pattern"
     return [
-        Plate("patterns", title, specs_facts(list(first.values())), caption, lambda width: _pattern_chart(rows, width))
+        Plate(
+            "patterns",
+            title,
+            specs_facts(answers, list(first.values())),
+            caption,
+            lambda width: _pattern_chart(rows, rounds, width),
+        )
     ]
 
 
@@ -196,13 +203,13 @@ def _mix_chart(mix: FloatArray, rates: FloatArray, labels: Sequence[str], width:
     )
 
 
-def _pattern_chart(rows: Rows, width: int) -> Any:
+def _pattern_chart(rows: Rows, rounds: int, width: int) -> Any:
     import altair as alt
 
     labels = in_order(row["label"] for row in rows)
     own = int(max(len(label) for label in labels) * 6.2) + 10
     lower = alt.Axis(title="round", grid=False, tickCount=5, format=",d")
-    x = alt.X("x:Q", axis=lower, scale=alt.Scale(domain=[0, ROUNDS], nice=False))
+    x = alt.X("x:Q", axis=lower, scale=alt.Scale(domain=[0, rounds], nice=False))
     side = alt.Axis(title=None, ticks=False, domain=False, labelLimit=own)
     y = alt.Y("label:N", sort=labels, axis=side, scale=alt.Scale(domain=labels, paddingInner=0.5))
     marks = alt.Chart(values(rows)).mark_bar(color=COLOURS[0]).encode(x=x, x2="x2:Q", y=y)

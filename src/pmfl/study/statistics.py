@@ -81,13 +81,13 @@ def bca(sample: Sequence[float] | FloatArray, level: float = 0.95) -> tuple[floa
     n = len(x)
     if n < 2:
         return float("nan"), float("nan")
-    if np.ptp(x) == 0:
-        return float(x[0]), float(x[0])
+    if np.ptp(x) <= 1e-12 * np.abs(x).max():  # they differ in their last digits at most
+        return float(x.min()), float(x.max())
     means = _resampled_means(x)
     below = (means < x.mean()).mean() + (means == x.mean()).mean() / 2
     z0 = ndtri(np.clip(below, 1 / (2 * len(means)), 1 - 1 / (2 * len(means))))
     # For a mean, leaving one out moves it by (mean - x_i) / (n - 1): the acceleration is the skewness over 6 sqrt(n).
-    away = x - x.mean()
+    away = (x - x.mean()) / np.ptp(x)
     acceleration = float((away**3).sum() / (6 * (away**2).sum() ** 1.5))
     ends = []
     for tail in ((1 - level) / 2, (1 + level) / 2):
