@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 
@@ -37,11 +38,11 @@ def recorded(specs: dict | None = None) -> Recorded:
         )
         for k, value in enumerate(values)
     ]
-    tables = [
+    rounds_, clients_ = [
         pa.Table.from_pylist(rows, schema=empty(name).schema)
         for name, rows in (("rounds", rounds), ("clients", clients))
     ]
-    return Recorded(*tables, specs or {})
+    return Recorded(rounds_, clients_, specs or {})
 
 
 def measured(text: str, specs: dict | None = None) -> float | None:
@@ -59,7 +60,7 @@ def test_curves_become_numbers() -> None:
         "late_median": statistics.median(half),
         "lowest": min(half),
         "highest": max(half),
-        "fluctuation": statistics.mean(abs(b - a) for a, b in zip(half, half[1:], strict=False)),
+        "fluctuation": statistics.mean(abs(b - a) for a, b in itertools.pairwise(half)),
     }
     for name, value in wanted.items():
         assert measured(f"{name}(test/accuracy)") == pytest.approx(value), name
@@ -77,6 +78,8 @@ def test_clients_become_numbers() -> None:
     assert measured("share(accuracy <= 0.7)") == pytest.approx(1 / 3)
     assert measured("spread(accuracy)") == pytest.approx(statistics.pstdev([0.9, 0.7, 0.8]))
     assert recorded().measured(parse_measure("correlation(same, weight)"), "a") is None
+    # The client without an accuracy does not count: 0.9, 0.7, 0.8 against 2, 9, 9.
+    assert measured("correlation(accuracy, weight)") == pytest.approx(-(3**0.5) / 2)
 
 
 def test_rank_correlation_is_scipys() -> None:

@@ -43,7 +43,8 @@ def setting_columns(evidence: Evidence) -> list[Column]:
         found.append(Column("ours", _interval(name, measure), group=group))
         if any(row[f"{name} printed"] is not None for row in rows):
             found.append(Column("paper", _of(f"{name} printed", _shown(measure)), group=group))
-            found.append(Column("differ", _of(f"{name} difference", points), group=group))
+            if _on_its_data(evidence):
+                found.append(Column("differ", _of(f"{name} difference", points), group=group))
     return found
 
 
@@ -111,7 +112,7 @@ def head(evidence: Evidence) -> list[str]:
         )
     said = [f"{made.artefact}: {made.shows}", scale]
     on = f"data {', '.join(data)}; {' to '.join(f'{n:,}' for n in dict.fromkeys([rounds[0], rounds[-1]]))} rounds"
-    if made.data and not set(data) <= set(made.data):
+    if made.data and not _on_its_data(evidence):
         on += f" (the paper's data: {', '.join(made.data)}; printed numbers are of those)"
     done = len(evidence.answers.done)
     return [*said, f"{on}; {done} of {len(evidence.answers.runs)} runs answered"]
@@ -201,6 +202,11 @@ def _claim_row(evidence: Evidence, one: Found) -> Row:
         "remark": " ".join(one.claim.remark.split()) or None,
         "scale": evidence.answers.scale,
     }
+
+
+def _on_its_data(evidence: Evidence) -> bool:
+    """Whether the printed numbers are of the data that ours are of."""
+    return {run.spec["data"]["dataset"] for run in evidence.answers.runs} <= set(evidence.artefact.data)
 
 
 def _gap(cell: Cell) -> float | None:

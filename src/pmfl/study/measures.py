@@ -61,7 +61,7 @@ class Recorded:
         found = self.clients(run_id, measure.of)
         if measure.name == "correlation":
             other = self.clients(run_id, measure.other)
-            shared = [k for k in found if k in other]
+            shared = [k for k in found if k in other and found[k] == found[k] and other[k] == other[k]]
             return _spearman([found[k] for k in shared], [other[k] for k in shared])
         values = np.fromiter(found.values(), np.float64, len(found))
         values = values[~np.isnan(values)]
