@@ -91,7 +91,7 @@ def test_missing_seeds_are_counted(store: Store) -> None:
     first, ranged = found.found
     assert first.seeds == (3, 3)
     assert ranged.verdict == "undecided", "a range can only grow"
-    assert found.lines[0].done, found.lines[0].planned == (3, 4)
+    assert (found.lines[0].done, found.lines[0].planned) == (3, 4)
     assert "6 of 8 runs answered" in to_terminal(found)
     assert "| 3 of 4 |" in as_markdown(found)
 

@@ -85,7 +85,7 @@ def overridden(given: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, 
         if not sign or not key or not text:
             raise SpecError(f"--set {override}: expected key=value", hint="e.g. --set training.rounds=50", code="S115")
         _check_key(key, "--set")
-        values = _values(text)
+        values = override_values(text)
         if len(values) > 1:
             raise SpecError(
                 f"--set {override}: one value is expected here", hint="sweeps are for `pmfl run`", code="S117"
