@@ -155,7 +155,9 @@ def by_run(table: pa.Table, metric: str, split: str = "") -> dict[str, pa.Table]
         mask = pc.and_(mask, pc.equal(table["split"], split))
     kept = table.filter(mask).sort_by([("run_id", "ascending"), ("t", "ascending")])
     names = kept["run_id"].to_numpy(zero_copy_only=False)
-    starts = np.flatnonzero(np.r_[True, names[1:] != names[:-1]]) if len(names) else np.empty(0, np.int64)
+    if not len(names):
+        return {}
+    starts = np.flatnonzero(np.r_[True, names[1:] != names[:-1]])
     ends = np.r_[starts[1:], len(names)]
     return {str(names[a]): kept.slice(int(a), int(b - a)) for a, b in zip(starts, ends, strict=True)}
 

@@ -107,7 +107,7 @@ def weights(answers: Answers) -> list[Plate]:
                 rows[who].append(_line(tables[who][run.run_id], f"seed {run.seed}"))
             expected[who].append(float(np.mean(limit[picked[who]])))
             known[who].append(float(np.mean(p[picked[who]])))
-    return [_weights_plate(answers, rows, expected, known)] if all(rows.values()) else []
+    return [_weights_plate(answers, rows, expected, known)] if any(rows.values()) else []
 
 
 def expected_weight(p: FloatArray, cutoff: int) -> FloatArray:
@@ -149,10 +149,12 @@ def _weights_plate(
         "frequent": f"client of p = {percent(float(np.mean(rates['frequent'])))} %",
         "rare": f"client of p = {percent(float(np.mean(rates['rare'])))} %",
     }
-    labels = in_order(row["label"] for one in rows["mean"] for row in one)
+    labels = in_order(f"seed {run.seed}" for run in answers.done)
     panels = []
     for who, name in names.items():
         lines = [row for one in rows[who] for row in one]
+        if not lines:
+            continue  # in so few rounds a rare client may never have come
         printed, text = PRINTED_WEIGHTS[who]
         limit = float(np.mean(expected[who]))
         marks: Rows = [{"mean": printed, "text": f"dotted: printed, {text}", "kind": "printed"}]

@@ -11,6 +11,7 @@ clients  run_id, t, client, metric, value: accuracy, loss and weight at the last
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,7 +29,7 @@ from pmfl.study.spec import RunSpec, run_spec
 from pmfl.study.store import RunRow, Store
 
 NOT_STARTED = "not started"
-_QUESTIONS: dict[str, str] = {}  # run id -> question, which takes a while to spell out
+_QUESTIONS: dict[str, str] = {}  # specification -> question, which takes a while to spell out
 EVERY_ROUND = "local"  # the split of what is recorded in every round
 
 
@@ -167,12 +168,13 @@ def question_of(row: RunRow) -> str:
     names += [spec["data"]["partition"]["name"], spec["participation"]["pattern"]["name"]]
     if any(":" in name or name == "trace" for name in names):
         return row.question_id
-    if row.run_id not in _QUESTIONS:
+    known = json.dumps(spec, sort_keys=True)
+    if known not in _QUESTIONS:
         try:
-            _QUESTIONS[row.run_id] = run_spec(dict(spec), f"run {row.run_id}").question_id
+            _QUESTIONS[known] = run_spec(dict(spec), f"run {row.run_id}").question_id
         except PmflError:
             return row.question_id  # asked in words that are no longer understood
-    return _QUESTIONS[row.run_id]
+    return _QUESTIONS[known]
 
 
 def _condensed(table: pa.Table, every: int) -> pa.Table:
