@@ -151,3 +151,30 @@ def test_a_node_says_who_it_is_with_a_token_that_stays(made: Deployment) -> None
     token = node(made, 2).folder.folder / "token"
     assert token.stat().st_mode & 0o077 == 0
     assert decode(node(made, 1).answer(hello), 10_000).words["token"] != first["token"]
+
+
+def test_a_full_disk_is_said_to_the_server(made: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = node(made, 0)
+
+    def full(t: int, memory: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(one.keeping, "keep", full)
+    said: list[str] = []
+
+    def answer(data: bytes) -> bytes:
+        reply = one.answer(data)
+        said.append(str(decode(reply, 1 << 26).words.get("why")))
+        return reply
+
+    run = LiveRun(made.spec, link=Straight({0: answer, 1: node(made, 1).answer}), terms=Terms(1.0), clock=Hand())
+    assert [record.took_part.tolist() for record in run] == [[1]] * 10
+    assert said == ["[Errno 28] No space left on device"] * 10
+
+
+def test_what_was_not_finished_is_swept(made: Deployment) -> None:
+    one = node(made, 0)
+    one.folder.memory.mkdir()
+    (one.folder.memory / ".3.part").write_bytes(b"half")
+    one.keeping.recall("r", 0, -1, ())
+    assert [file.name for file in one.folder.memory.iterdir()] == ["asked.json"]

@@ -92,8 +92,8 @@ class Keeping:
         return sorted(self.folder.glob(f"{t}-*.safetensors"))
 
     def _sweep(self, counted: int) -> None:
-        """Drop every memory but that of one round."""
+        """Drop every memory but that of one round, and what was not finished."""
         keep = set(self._files(counted))
-        for file in self.folder.glob("*.safetensors"):
+        for file in (*self.folder.glob("*.safetensors"), *self.folder.glob(".*.part")):
             if file not in keep:
                 file.unlink(missing_ok=True)

@@ -67,7 +67,7 @@ class Node:
             if kind == "hello":
                 return encode({"kind": "hello", "client": self.client, "token": self._token()}, {})
             raise Refused("malformed", f"a message of kind {str(kind)[:20]!r}")
-        except Refused as refused:
+        except (Refused, OSError) as refused:  # a full disk is said to the server too
             self._log({"refused": str(refused)})
             return encode({"kind": "no", "client": self.client, "why": str(refused)}, {})
 
@@ -202,7 +202,9 @@ def _fitting(dataset: Dataset, wanted: Any) -> Dataset:
 def _alone(spec: RunSpec) -> RunSpec:
     """The same run in a world with one client: to build the model in, not to be played."""
     partition = spec.data.partition.model_copy(update={"name": "iid", "params": {}})
-    return spec.model_copy(update={"data": spec.data.model_copy(update={"clients": 1, "partition": partition})})
+    return spec.model_copy(
+        update={"data": spec.data.model_copy(update={"clients": 1, "partition": partition, "held_out": 0})}
+    )
 
 
 def _address(words: Mapping[str, Any], client: int) -> tuple[str, int, int]:

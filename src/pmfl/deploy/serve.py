@@ -17,11 +17,11 @@ from pmfl.deploy.node import described
 from pmfl.deploy.settings import Deployment
 from pmfl.deploy.status import Status
 from pmfl.engines.remote import Clock, Link, RemoteEngine, Terms, TooFew
-from pmfl.errors import Diverged, PmflError, StoreError
+from pmfl.errors import Diverged, EngineError, PmflError, StoreError
 from pmfl.study.play import claimed, note_of, row_of
 from pmfl.study.run import Run, State
 from pmfl.study.seal import seal
-from pmfl.study.spec import RunSpec
+from pmfl.study.spec import EngineSpec, RunSpec
 from pmfl.study.store import Record, Store, storing
 from pmfl.world.datasets import Dataset
 from pmfl.world.live import Tally
@@ -46,6 +46,8 @@ class LiveRun(Run):
         watch: Callable[[RemoteEngine], None] = lambda engine: None,
         dataset: Dataset | None = None,
     ) -> None:
+        _possible(spec, terms)
+
         def build(rule: Any, model: Any, population: Any, *, memories: Any, **given: Any) -> RemoteEngine:
             clients = spec.data.clients
             return RemoteEngine(
@@ -147,6 +149,24 @@ def plain(spec: RunSpec) -> dict[str, Any]:
 
     found: dict[str, Any] = without(spec.model_dump(mode="json"))
     return found
+
+
+def _possible(spec: RunSpec, terms: Terms) -> None:
+    """Refuse what machines cannot do, before any of them is asked."""
+    engine, clients = spec.engine, spec.data.clients
+    if engine != EngineSpec(dtype=engine.dtype):
+        raise EngineError(
+            f"[study.engine] has kind = {engine.kind}, lanes = {engine.lanes}, device = {engine.device}, "
+            f"memory = {engine.memory}",
+            hint="every client is a machine of its own here: leave out all of it but dtype",
+            code="E160",
+        )
+    if terms.min_replies > clients:
+        raise EngineError(
+            f"min_replies = {terms.min_replies}, and there are {clients} clients",
+            hint="a round would wait for ever: lower [server] min_replies",
+            code="E160",
+        )
 
 
 def _birth(folder: Path | None) -> str:
