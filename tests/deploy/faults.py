@@ -2,6 +2,7 @@
 
 import resource
 import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -120,30 +121,41 @@ def inject(field: Field, kind: str, key: Key) -> dict[str, Any]:
     found: dict[str, Any] = {"kind": kind, "client": k, "round": before, "deadline": field.deadline}
     if field.done:
         return {**found, "skipped": "the run was over"}
-    watch = Watch(field)
-    found |= KINDS[kind](field, k)
-    watch.follow(before)
-    found["healed_after"] = round(time.monotonic() - began, 2)
-    found["rounds_meanwhile"] = field.round - before
-    back = field.until(lambda: field.done or len(field.sent(k)) > sent, PATIENCE)
+    with Watch(field) as watch:
+        found |= KINDS[kind](field, k)
+        while watch.rounds < 1 and not field.done and time.monotonic() - began < PATIENCE:
+            time.sleep(0.1)
+        found["healed_after"] = round(time.monotonic() - began, 2)
+        found["rounds_meanwhile"] = field.round - before
+        back = field.until(lambda: field.done or len(field.sent(k)) > sent, PATIENCE)
     found["client_back"] = back is not None
     after = field.sent(k)[sent:]
     found["with_its_history"] = bool(after) and not after[0]["fresh"]
     found["counted_as_fresh"] = field.status["clients"][k]["fresh"] - fresh
-    found["longest_round"] = round(watch.follow(field.round), 2)
+    found["longest_round"] = round(watch.longest, 2)
     return found
 
 
 class Watch:
-    """The longest time between two completed rounds, as seen from outside."""
+    """Looks on from outside: how many rounds were completed meanwhile, and the longest time without one."""
 
     def __init__(self, field: Field) -> None:
-        self.field, self.longest = field, 0.0
+        self.field, self.rounds, self.longest = field, 0, 0.0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
 
-    def follow(self, after: int) -> float:
-        """Wait for one more round than ``after`` to be completed; the longest it took."""
-        began = time.monotonic()
-        while self.field.round <= after and not self.field.done and time.monotonic() - began < PATIENCE:
-            time.sleep(0.05)
-        self.longest = max(self.longest, time.monotonic() - began)
-        return self.longest
+    def __enter__(self) -> "Watch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        last, since = self.field.round, time.monotonic()
+        while not self._over.wait(0.05) and not self.field.done:
+            if (now := self.field.round) > last:
+                self.longest = max(self.longest, time.monotonic() - since)
+                self.rounds += now - last
+                last, since = now, time.monotonic()

@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+import httpx
 from flwr.app import Context, Message
 from flwr.app.error import Error
 from flwr.clientapp import ClientApp
@@ -77,7 +78,7 @@ def main(arguments: list[str]) -> None:
             continue
         try:
             answer(app, address, token)
-        except Exception as error:  # it broke off on its way; the server will ask again
+        except httpx.HTTPError as error:  # the message broke off on its way; the server will ask again
             logging.getLogger("pmfl").warning("a message could not be answered: %s", error)
 
 

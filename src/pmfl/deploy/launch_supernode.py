@@ -3,8 +3,7 @@
 It differs from `flower-supernode` in these ways: it looks for messages every quarter of a second; a lost connection is
 tried again every 2 s, also when it broke off during a handshake; the server takes it for gone after 20 s instead of 60;
 after a crash it takes the place of its former self at once: it says first, with its key, that the old session is over;
-a message that broke off on its way is forgotten, where Flower would have the app wait for the rest of it for ever; and
-when its loop ends its process ends too.
+a message that broke off on its way is forgotten (courier.py); and when its loop ends its process ends too.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from flwr.common.constant import SubStatus
 from flwr.proto.fleet_pb2 import DeactivateNodeRequest
 from flwr.supercore import heartbeat
 from flwr.supercore.retry import RetryInvoker, http_retry
@@ -27,6 +25,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from pmfl.deploy.brisk import Brisk
 from pmfl.deploy.control import FOLDER
+from pmfl.deploy.courier import Courier
 from pmfl.deploy.keys import write_private
 from pmfl.deploy.processes import die_with_parent
 from pmfl.deploy.settings import NodeFolder
@@ -80,43 +79,6 @@ def _leave(client: FleetHttpClient, session: Path) -> bool:
     return True
 
 
-class Recording:
-    """Flower's store of a node, which notes the tasks that are made meanwhile."""
-
-    def __init__(self, state: Any) -> None:
-        self._state, self.tasks, self.messages = state, list[int](), list[str]()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._state, name)
-
-    def create_task(self, **given: Any) -> Any:
-        """As it is, and noted."""
-        task = self._state.create_task(**given)
-        self.tasks += [] if task is None else [task]
-        return task
-
-    def store_message(self, message: Any) -> Any:
-        """As it is, and noted."""
-        self.messages.append(message.metadata.message_id)
-        return self._state.store_message(message)
-
-
-def forgetting(pull: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Flower's step of fetching one message; one that did not come whole leaves nothing for the app to wait for."""
-
-    def step(*, state: Any, **given: Any) -> int | None:
-        noted = Recording(state)
-        run: int | None = pull(state=noted, **given)
-        if run is None:
-            if noted.messages:
-                state.delete_messages(message_ids=noted.messages)
-            for task in noted.tasks:
-                state.finish_task(task, sub_status=SubStatus.FAILED, details="the message broke off")
-        return run
-
-    return step
-
-
 def persistent(make: Callable[[], RetryInvoker]) -> Callable[[], RetryInvoker]:
     """Flower gives up on whatever has to do with TLS. Only a wrong certificate will not mend by itself."""
 
@@ -139,7 +101,8 @@ def adjust(node: NodeFolder) -> None:
     """Set in Flower's modules what has no flag."""
     loop: Any = start_client_internal
     loop.time = Brisk()
-    loop._pull_and_store_message = forgetting(loop._pull_and_store_message)
+    courier = Courier(loop._pull_and_store_message, loop._push_messages)
+    loop._pull_and_store_message, loop._push_messages = courier.fetch, courier.hand_in
     connection: Any = fleet_http_connection
     connection.make_simple_http_retry_invoker = persistent(connection.make_simple_http_retry_invoker)
     beats: tuple[Any, ...] = (fleet_http_connection, heartbeat)
