@@ -1,8 +1,8 @@
 """Keeps Flower's node in step: one message fetched, its own reply handed in, nothing left over.
 
-Flower's loop fetches a message and then hands in whatever reply comes next. A message that broke off on its way, because
-the run was ended at that moment, leaves a task for which the app waits for ever, or a reply that nobody expects: from
-then on every reply is handed in one round late.
+Flower's loop fetches a message and then hands in whatever reply comes next. A message that broke off on its way,
+because the run was ended at that moment, leaves a task for which the app waits for ever, or a reply that nobody
+expects: from then on every reply is handed in one round late.
 """
 
 from __future__ import annotations
