@@ -8,10 +8,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 
 .DEFAULT_GOAL := help
 DATA ?= data
-.PHONY: help run test unit check format data-figures deploy-campaign clean
+.PHONY: help run test unit check format data-figures fault-campaign deploy-campaign clean
 
 help:  ## this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
 
 run: $(VENV)/installed  ## set up, then play the smoke study (about a minute) and write its report
 	$(BIN)/pmfl run smoke
@@ -35,6 +35,9 @@ format: $(VENV)/installed-dev  ## put the code in its form
 
 data-figures: $(VENV)/installed  ## measure what data cost (DATA=DIR) and write docs/results/data.md
 	$(BIN)/python benchmarks/data.py --data $(DATA) --to docs/results/data.md
+
+fault-campaign: $(VENV)/installed-dev  ## kill a study 60 times at random moments; writes docs/results/faults.md
+	$(BIN)/python -m tests.faults.campaign
 
 deploy-campaign: $(VENV)/installed-dev  ## break real deployments, INJECTIONS=20 of each kind; hours; docs/results/deployment.md
 	$(BIN)/python -m tests.deploy.campaign results/deploy-campaign --injections $(or $(INJECTIONS),20)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -214,6 +215,36 @@ def test_help_does_not_import_what_is_heavy() -> None:
     assert not imported & {"torch", "numpy", "pydantic", "pyarrow", "altair", "rich.progress", "sqlite3"}
     for command in ("run", "methods", "check", "status", "report", "world", "export", "data"):
         assert command in result.stdout
+
+
+def test_help_is_quick() -> None:
+    """In processor time, which other programs on the machine do not add to; torch alone takes some seconds."""
+
+    def seconds() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        command = [sys.executable, "-c", "from pmfl.cli import main; main()", "--help"]
+        subprocess.run(command, capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert min(seconds() for _ in range(3)) < 0.6
+
+
+def test_an_engine_of_the_study_is_not_overridden_by_a_default(pmfl: Any, tmp_path: Path) -> None:
+    (tmp_path / "double.toml").write_text(STUDY.replace("[base]", '[base]\nengine = { kind = "cloud" }'))
+    result = pmfl("run", "double.toml")
+    assert (result.code, "cloud" in result.err) == (2, True)
+
+
+def test_onnx_without_its_packages_is_refused(pmfl: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("--set", "method=fedavg", "--set", "seed=0", "--json")
+    run_id = json.loads(pmfl("run", "tiny.toml", *words).out)["runs"][0]["run_id"]
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    result = pmfl("export", run_id, "--to", "deep/er/model.onnx")
+    assert result.code == 2
+    assert "error[S141]" in result.err
+    assert "pmfl[export]" in result.err
+    assert not list(Path("deep").rglob("*.*"))
 
 
 def test_bars_are_drawn_on_a_terminal(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ class Outcome:
     shots: int = 0  # that met a living process
     met: dict[str, int] = field(default_factory=dict)  # what it was doing
     wrong: list[str] = field(default_factory=list)
+    equal: int = 0  # runs whose model has the hash that it has undisturbed
 
 
 def start(folder: Path, out: str) -> subprocess.Popen[str]:
@@ -112,6 +113,7 @@ def shoot(calm: Calm, how: signal.Signals, shots: int, out: str, seed: int = 0) 
         _, stderr = process.communicate(timeout=120)
         outcome.wrong += _farewell(how, process.returncode, stderr)
     found = finish(calm.folder, out)
+    outcome.equal = len(models(found).items() & calm.models.items())
     if models(found) != calm.models:
         outcome.wrong.append(f"models {models(found)}, undisturbed {calm.models}")
     if [run["rounds"] for run in found["runs"]] != [run["rounds"] for run in calm.document["runs"]]:

@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from tests.faults.shots import SHORT, Calm, alive, calm, descendants, finish, leftovers, models, shoot, start
+from tests.faults.campaign import page
+from tests.faults.shots import SHORT, Calm, Outcome, alive, calm, descendants, finish, leftovers, models, shoot, start
 
 pytestmark = pytest.mark.slow
 
@@ -60,3 +61,11 @@ def test_a_leftover_would_be_seen(undisturbed: Calm) -> None:
     assert leftovers(undisturbed.folder / "calm") == ["runs/.summary.json.1.part"]
     stray.unlink()
     assert leftovers(undisturbed.folder / "calm") == []
+
+
+def test_the_page_of_a_campaign_says_what_was_wrong(undisturbed: Calm) -> None:
+    fine = Outcome(signal.SIGKILL, shots=20, met={"playing": 15, "starting or ending": 5}, equal=3)
+    bad = Outcome(signal.SIGINT, shots=19, met={"sealing": 19}, equal=2, wrong=["a run has lost rounds"])
+    text = page(undisturbed, [fine, bad])
+    assert "| SIGKILL | 20 | 5 | 15 | 0 | 3 of 3 | nothing |" in text
+    assert "| Ctrl-C (SIGINT) | 19 | 0 | 0 | 19 | 2 of 3 | a run has lost rounds |" in text

@@ -93,7 +93,7 @@ BIAS = (0.10, 0.05, 0.15)
         ),
         ([row("fedavg", (0.1, -0.1, 0.3), None)], "fedavg shows no bias by participation"),
         ([row("x", (0.0, -0.1, 0.1), (-0.1, -0.15, -0.05))], "x corrects it: the gap is −10.0 points against"),
-        ([row("x", (0.04, 0.01, 0.07), (-0.06, -0.1, -0.02))], "What is left, +4.0 points, is still beyond chance."),
+        ([row("x", (0.04, 0.01, 0.07), (-0.06, -0.1, -0.02))], "x lessens it: the gap is −6.0 points against"),
         ([row("x", (-0.04, -0.07, -0.01), (-0.1, -0.2, -0.05))], "It now serves the rare ones better, by +4.0 points."),
         ([row("x", (0.0, -0.1, 0.1), (-0.1, -0.25, 0.05))], "x is not shown to correct it"),
         ([row("x", (0.2, 0.1, 0.3), (0.1, 0.05, 0.15))], "x makes it larger"),

@@ -105,9 +105,10 @@ def _other_says(row: Row) -> str:
         return f"{who} is not shown to correct it: {said}."
     if low > 0:
         return f"{who} makes it larger: {said}."
-    left = "" if row["gap_low"] <= 0 else f" What is left, {points(row['gap'])} points, is still beyond chance."
+    left = row["gap_low"] > 0
+    rest = f" What is left, {points(row['gap'])} points, is still beyond chance." if left else ""
     over = f" It now serves the rare ones better, by {points(-row['gap'])} points." if row["gap_high"] < 0 else ""
-    return f"{who} corrects it: {said}.{left}{over}"
+    return f"{who} {'lessens' if left else 'corrects'} it: {said}.{rest}{over}"
 
 
 def _interval(row: Row, key: str) -> str:
