@@ -101,6 +101,7 @@ def test_export_to_onnx_computes_the_same(pmfl: Any, tmp_path: Path) -> None:
     run_id = document["runs"][0]["run_id"]
     exported = pmfl("export", run_id, "--to", "model.onnx")
     assert exported.code == 0, exported.err
+    assert (exported.out, exported.err) == ("model.onnx\n", "")
     session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
     x = np.linspace(-1, 1, 5 * 64, dtype=np.float32).reshape(5, 1, 8, 8)
     (logits,) = session.run(None, {"x": x})

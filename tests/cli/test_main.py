@@ -6,8 +6,10 @@ import copy
 import os
 import runpy
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,6 +47,42 @@ def test_a_signal_ends_it_with_130_and_says_how_to_go_on(
     assert ends(monkeypatch, interrupted, "run", "my study.toml") == 130
     assert capsys.readouterr().err == "interrupted; nothing is lost. Go on with:\n  pmfl run 'my study.toml'\n"
     assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN  # a second one would cut the tidying short
+
+
+IMPORTING = """
+import signal, time
+from pmfl import cli
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, cli._interrupt)
+cli.PATIENCE = {patience}
+try:
+    import careless
+    time.sleep(5)
+except cli.Interrupted:
+    print(careless.ended if "careless" in globals() else "broken off")
+"""
+CARELESS = """
+import os, signal, time
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.3)
+    import json
+except BaseException:
+    ended = "lost"
+else:
+    ended = "whole"
+time.sleep({more})
+"""
+
+
+@pytest.mark.parametrize(("patience", "more", "said"), [(10, 0, "whole"), (0.5, 5, "broken off")])
+def test_an_import_is_not_broken_off_unless_it_takes_long(
+    tmp_path: Path, patience: float, more: float, said: str
+) -> None:
+    (tmp_path / "careless.py").write_text(CARELESS.format(more=more))
+    command = [sys.executable, "-c", IMPORTING.format(patience=patience)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == said
 
 
 def test_other_commands_have_nothing_to_go_on_with(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from pmfl import cli
 from pmfl.cli import progress
 from pmfl.cli.progress import Bars, Lines, Pace, accuracy_of, eta, name_of, watching
 from pmfl.study.play import row_of
@@ -108,10 +109,27 @@ def test_bars_show_what_is_played(store: Store, clock: Any) -> None:
     assert "rounds/s" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_there_are_bars_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
+def test_there_are_bars_on_a_terminal_only(
+    store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    over = row(status="done", t=100)
     with watching() as watch:
-        assert isinstance(watch.__self__, Lines)  # type: ignore[attr-defined]
-    monkeypatch.setattr(progress, "Console", lambda stderr: Console(file=io.StringIO(), force_terminal=True))
+        watch(store, [over])
+    assert "done, round 100/100" in capsys.readouterr().err
+    console = Console(file=io.StringIO(), force_terminal=True, color_system=None)
+    monkeypatch.setattr(progress, "Console", lambda stderr: console)
     with watching() as watch:
-        assert isinstance(watch.__self__, Bars)  # type: ignore[attr-defined]
+        watch(store, [over])
+    assert "1/1" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_signal_that_was_lost_is_heeded_at_the_next_look(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "_heard", [15])
+    with watching() as watch:
+        with pytest.raises(cli.Interrupted):
+            watch(store, [])
+        try:
+            raise cli.Interrupted
+        except cli.Interrupted:
+            watch(store, [])  # it is on its way: what is left is to tidy up

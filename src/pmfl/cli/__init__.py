@@ -18,6 +18,7 @@ class Interrupted(BaseException):
 
 def main() -> None:
     """The `pmfl` command: results on stdout, everything else on stderr, and an exit code that says how it went."""
+    _heard.clear()
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _interrupt)
@@ -42,9 +43,34 @@ def main() -> None:
         _deafen()  # what is left is to go home: the exit code says how it went
 
 
+_heard: list[int] = []  # the signal, and the alarms since that met an import
+LOOK, PATIENCE = 0.02, 10.0  # seconds: between two such alarms, and until an import is broken off after all
+
+
 def _interrupt(number: int, frame: FrameType | None) -> None:
     _deafen()  # a second signal must not cut the tidying short
-    raise Interrupted
+    _heard.append(number)
+    # Libraries try imports and go on without what fails: one that is broken off would be lost, and leave half a module.
+    if _importing(frame) and hasattr(signal, "setitimer") and len(_heard) < PATIENCE / LOOK:
+        signal.signal(signal.SIGALRM, _interrupt)
+        signal.setitimer(signal.ITIMER_REAL, LOOK)
+    else:
+        raise Interrupted
+
+
+def _importing(frame: FrameType | None) -> bool:
+    """Whether what was interrupted is part of an import."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def heed() -> None:
+    """Stop if a signal was heard and then lost: what is raised in a finalizer or a callback goes no further."""
+    if _heard and not isinstance(sys.exception(), Interrupted):
+        raise Interrupted
 
 
 def _deafen() -> None:

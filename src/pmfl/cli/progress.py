@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
+from pmfl.cli import heed
 from pmfl.study.jobs import Watch
 from pmfl.study.store import RunRow, Store
 
@@ -23,9 +24,19 @@ def watching() -> Iterator[Watch]:
     console = Console(stderr=True)
     if console.is_terminal:
         with _progress(console) as progress:
-            yield Bars(progress).show
+            yield _heeding(Bars(progress).show)
     else:
-        yield Lines().show
+        yield _heeding(Lines().show)
+
+
+def _heeding(watch: Watch) -> Watch:
+    """The same, where a signal that was lost is heeded after all."""
+
+    def look(store: Store, rows: list[RunRow]) -> None:
+        heed()
+        watch(store, rows)
+
+    return look
 
 
 def _progress(console: Console) -> Progress:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -73,6 +76,17 @@ class _Classifier(nn.Module):
         return self.model.logits(self.w, x)
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the exporter logs of packages and folds that it does not need."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
 def _write_onnx(model: Model, w: Vector, example: Tensor, file: Path, card: dict[str, str]) -> None:
     try:
         import onnx
@@ -84,7 +98,7 @@ def _write_onnx(model: Model, w: Vector, example: Tensor, file: Path, card: dict
             code="S141",
         ) from None
     batch = torch.export.Dim("batch")
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _quiet():
         warnings.simplefilter("ignore")  # the exporter warns of its own deprecations
         program = torch.onnx.export(
             _Classifier(model, w).eval(),
