@@ -18,7 +18,7 @@ from tests.faults.shots import FULL, Calm, Outcome, calm, shoot
 
 SHOTS = 20
 SIGNALS = {signal.SIGKILL: "SIGKILL", signal.SIGINT: "Ctrl-C (SIGINT)", signal.SIGTERM: "SIGTERM"}
-DOING = ("starting or ending", "playing", "sealing")
+DOING = ("starting or ending", "playing")
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "faults.md"
 
 
@@ -43,7 +43,7 @@ def page(undisturbed: Calm, outcomes: Sequence[Outcome]) -> str:
     ]
     for outcome in outcomes:
         met = " | ".join(str(outcome.met.get(what, 0)) for what in DOING)
-        said = "; ".join(outcome.wrong) if outcome.wrong else "nothing"
+        said = "; ".join(" ".join(what.split()) for what in outcome.wrong) if outcome.wrong else "nothing"
         lines.append(f"| {SIGNALS[outcome.how]} | {outcome.shots} | {met} | {outcome.equal} of {len(runs)} | {said} |")
     lines += [
         "",

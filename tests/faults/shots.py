@@ -105,7 +105,7 @@ def shoot(calm: Calm, how: signal.Signals, shots: int, out: str, seed: int = 0) 
     reach = calm.startup + 2 * (calm.whole - calm.startup) / shots
     for moment in rng.uniform(0, reach, shots):
         process = start(calm.folder, out)
-        doing = _wait(process, float(moment), calm.folder / out, deaf=how != signal.SIGKILL)
+        doing = _wait(process, float(moment), deaf=how != signal.SIGKILL)
         if doing:
             process.send_signal(how)
             outcome.shots += 1
@@ -177,16 +177,14 @@ def cpu_seconds(pid: int) -> float:
     return total / TICK
 
 
-def _wait(process: subprocess.Popen[str], moment: float, out: Path, *, deaf: bool) -> str:
+def _wait(process: subprocess.Popen[str], moment: float, *, deaf: bool) -> str:
     """Wait for a moment; what the command is doing then, or nothing if it has ended before.
 
     Before the interpreter has come to our first line it follows its own rules; a signal meant for us waits for that.
     """
     while process.poll() is None:
         if cpu_seconds(process.pid) >= moment and not (deaf and not _listens(process.pid)):
-            if any(out.glob("running/*/sealing")):
-                return "sealing"
-            return "playing" if any(out.glob("running/*")) else "starting or ending"
+            return "playing" if any(descendants(process.pid)) else "starting or ending"
         time.sleep(0.005)
     return ""
 

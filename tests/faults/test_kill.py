@@ -65,7 +65,7 @@ def test_a_leftover_would_be_seen(undisturbed: Calm) -> None:
 
 def test_the_page_of_a_campaign_says_what_was_wrong(undisturbed: Calm) -> None:
     fine = Outcome(signal.SIGKILL, shots=20, met={"playing": 15, "starting or ending": 5}, equal=3)
-    bad = Outcome(signal.SIGINT, shots=19, met={"sealing": 19}, equal=2, wrong=["a run has lost rounds"])
+    bad = Outcome(signal.SIGINT, shots=19, met={"playing": 19}, equal=2, wrong=["a run has\nlost rounds"])
     text = page(undisturbed, [fine, bad])
-    assert "| SIGKILL | 20 | 5 | 15 | 0 | 3 of 3 | nothing |" in text
-    assert "| Ctrl-C (SIGINT) | 19 | 0 | 0 | 19 | 2 of 3 | a run has lost rounds |" in text
+    assert "| SIGKILL | 20 | 5 | 15 | 3 of 3 | nothing |" in text
+    assert "| Ctrl-C (SIGINT) | 19 | 0 | 19 | 2 of 3 | a run has lost rounds |" in text
