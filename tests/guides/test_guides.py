@@ -43,7 +43,7 @@ def test_the_study_of_the_guide_is_sound(tmp_path: Path) -> None:
 def test_the_guide_names_every_key_and_its_default() -> None:
     rows = re.findall(r"^\| `([a-z_.]+)` \| (.*?) \|", (GUIDES / "studies.md").read_text("utf-8"), re.MULTILINE)
     told = {key: default for key, default in rows if key in known_keys()}
-    assert set(known_keys()) - set(told) <= {"engine.ranks", "engine.memory_gb"}
+    assert all(key.startswith("engine.") for key in set(known_keys()) - set(told))  # some are for engines' own guides
     spec = pmfl.run_spec({})
     for key, default in told.items():
         part, _, word = key.partition(".")
