@@ -29,6 +29,10 @@ check: $(VENV)/installed-dev  ## style, types and import layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+.PHONY: bench
+bench: $(VENV)/installed  ## measure everything that is said about speed: ten idle minutes (PEERS=FILE.toml)
+	$(BIN)/pmfl bench all $(if $(PEERS),--peers $(PEERS))
+
 format: $(VENV)/installed-dev  ## put the code in its form
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix

@@ -144,7 +144,7 @@ def test_large_memories_go_to_several_files(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_shortened_memories_take_half_the_room_and_keep_two_digits(tmp_path: Path) -> None:
-    vector = torch.linspace(-1, 1, 100)
+    vector = torch.linspace(-1, 1, 100)[None]  # one row of a history
     short, full = Memories(shortened=True, folder=tmp_path), Memories()
     for memories in (short, full):
         assert memories.get(1, lambda: (vector, torch.tensor(2.5))) is not None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pmfl.cli import paper as papers
+from pmfl.cli.bench import app as bench_app
 from pmfl.cli.data import app as data_app
 from pmfl.cli.deploy import app as deploy_app
 
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 
 app.add_typer(data_app, name="data", help="Find, fetch, look at and verify data sets.")
+app.add_typer(bench_app, name="bench", help="Time rounds on this machine.")
 app.add_typer(deploy_app, name="deploy", help="Train between real machines, on Flower's network and keys.")
 for command in (papers.paper, papers.compare, papers.archive):
     app.command()(command)

@@ -215,13 +215,13 @@ class Memories:
 
 
 def _shortened(memory: Memory) -> Memory:
-    """With vectors in half the bytes."""
-    return map_tree(lambda path, x: x.bfloat16() if _is_vector(x, torch.float32) else x, memory)
+    """With remembered models in half the bytes; a single vector may be a running difference, and stays exact."""
+    return map_tree(lambda path, x: x.bfloat16() if _is_rows(x, torch.float32) else x, memory)
 
 
 def _lengthened(memory: Memory) -> Memory:
-    return map_tree(lambda path, x: x.float() if _is_vector(x, torch.bfloat16) else x, memory)
+    return map_tree(lambda path, x: x.float() if _is_rows(x, torch.bfloat16) else x, memory)
 
 
-def _is_vector(leaf: object, dtype: torch.dtype) -> bool:
-    return isinstance(leaf, Tensor) and leaf.dtype == dtype and leaf.ndim > 0
+def _is_rows(leaf: object, dtype: torch.dtype) -> bool:
+    return isinstance(leaf, Tensor) and leaf.dtype == dtype and leaf.ndim > 1

@@ -93,6 +93,7 @@ class Run:
                 budget=engine.memory_gb * GIGABYTE if engine.memory == "mmap" else float("inf"),
                 folder=folder,
                 rank=crew.rank,
+                shortened=engine.profile == "fast",
             ),
         )
         w = self.world.model.init(self.key.fold("init")).to(self.engine.device)

@@ -117,6 +117,7 @@ class EngineSpec(_Part):
     ranks: Count = 0  # how many of them, which "ranks:3" says too; 0: as many as torchrun starts, or one per core
     lanes: Size = 1
     dtype: Literal["float32", "float64"] = "float32"
+    profile: Literal["exact", "fast"] = "exact"  # "fast": networks and remembered models in bfloat16
     device: str = "cpu"
     memory: Literal["ram", "mmap"] = "ram"
     memory_gb: Rate = 4.0  # for "mmap": how many gigabytes of client memories each rank keeps in RAM
@@ -126,6 +127,8 @@ class EngineSpec(_Part):
     def _count(cls, given: Any) -> Any:
         """``kind = "ranks:3"``."""
         kind = given.get("kind") if isinstance(given, dict) else None
+        if isinstance(given, dict) and given.get("profile") == "fast" and given.get("dtype") == "float64":
+            raise ValueError("double precision cannot be fast: set one of engine.dtype and engine.profile, not both")
         if not isinstance(kind, str) or not kind.startswith("ranks:"):
             return given
         count = kind.removeprefix("ranks:")
@@ -135,7 +138,8 @@ class EngineSpec(_Part):
 
     def arithmetic(self) -> dict[str, Any]:
         """What the bits of an answer depend on. Ranks give those of one process, and so do memories in files."""
-        return {"kind": "local", **self.model_dump(include={"lanes", "dtype", "device"})}
+        profile = {} if self.profile == "exact" else {"profile": self.profile}
+        return {"kind": "local", **self.model_dump(include={"lanes", "dtype", "device"}), **profile}
 
 
 class RunSpec(_Part):

@@ -21,6 +21,7 @@ from pmfl.world.models import as_model
 from pmfl.world.participation import Pattern, rates
 from pmfl.world.partition import Partition
 from pmfl.world.population import Population
+from pmfl.world.precision import in_bfloat16
 
 
 class World(NamedTuple):
@@ -51,6 +52,8 @@ def build_world(
     _, pattern = build_pattern(spec, key, partition)
     pattern.check(spec.training.rounds)
     model = build_model(spec, dataset) if model is None else _as_model(model, "given", spec, dataset)
+    if spec.engine.profile == "fast":
+        model = in_bfloat16(model)
     population = Population(
         dataset,
         partition.owned,
