@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-OPENS, HOLDERS, FIRST_USES = 10, 4, 3
+OPENS, HOLDERS, FIRST_USES, PARTICIPATIONS = 10, 4, 3, 40
 RECORDING = "availability_flash_intervals.parquet"
 NAMES = ("svhn", "cifar100", "cinic10", "fashion")
 # What was published about these files, or counted when they were made: train, test, smallest and largest train class.
@@ -67,8 +67,9 @@ def main() -> None:
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as cache:
         os.environ["PMFL_CACHE"], os.environ["PMFL_DATA"] = cache, str(given.data)
-        parts = (first_use(given.data), later_uses(), sets(given.pictures), recording(given.data), partitions())
-        lines = [line for part in parts for line in part]
+        before = (first_use(given.data), later_uses(), sets(given.pictures))
+        after = (minibatches(), recording(given.data), partitions())
+        lines = [line for part in (*before, *after) for line in part]
     given.to.parent.mkdir(parents=True, exist_ok=True)
     head = f"`make data-figures` on {machine()}; one-minute load at the start: {load:.1f}."
     given.to.write_text("\n".join(["# What data cost", "", head, "", *lines]).rstrip() + "\n")
@@ -263,6 +264,49 @@ def recording(data: Path) -> Iterator[str]:
         ("… the fullest hour of the day, common clock", f"{hour} to {hour + 1}"),
         ("one round of 710 clients, processor time", f"{1e6 * each:.0f} µs"),
     )
+
+
+def minibatches() -> Iterator[str]:
+    """Making a participation's mini-batches, beside training on them: processor time of one thread."""
+    import torch
+
+    from pmfl.core.client import train_client
+    from pmfl.core.types import Downlink
+    from pmfl.study.run import Run
+    from pmfl.study.spec import run_spec
+
+    torch.set_num_threads(1)
+    rows: list[tuple[object, ...]] = [
+        ("set", "network", "augmentation", "mini-batches", "FedAvg trains on them", "share")
+    ]
+    for name, augment in (("svhn", "crop"), ("cinic10", "crop-flip"), ("cifar100", "fedau")):
+        if (where := place(name)) is None:
+            continue
+        data = {"dataset": name, "path": where, "clients": 50, "augment": augment}
+        run = Run(run_spec({"method": "fedavg", "data": data, "training": {"model": f"cnn-{name}"}}))
+        sent, rule = Downlink(run.w, torch.tensor(0.1), {}), run.method.client
+        made, trained = [], []
+        for k in range(PARTICIPATIONS):
+            start = time.thread_time()
+            work = run.world.population.work(0, k)
+            middle = time.thread_time()
+            train_client(rule, run.model, sent, rule.init(sent.w), work)
+            made.append(middle - start)
+            trained.append(time.thread_time() - middle)
+        run.close()
+        make, train = float(np.median(made)), float(np.median(trained))
+        rows.append(
+            (
+                name,
+                f"cnn-{name}",
+                augment,
+                f"{1e3 * make:.2f} ms",
+                f"{1e3 * train:.1f} ms",
+                f"{100 * make / train:.1f} %",
+            )
+        )
+    yield from ("## Mini-batches", "", "Five of sixteen: drawn, read from the cache, augmented, normalised.", "")
+    yield from table(*rows)
 
 
 def partitions() -> Iterator[str]:

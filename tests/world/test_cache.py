@@ -96,6 +96,9 @@ class TestDamage:
         elif how == "another header":
             content = path.read_bytes()
             path.write_bytes(content.replace(b"(60, 6, 6, 3)", b"(60, 6, 3, 6)"))
+        elif how == "half a header":  # an open bracket
+            content = path.read_bytes()
+            path.write_bytes(content.replace(b"6, 3), }", b"6,  3   "))
         elif how == "no header":
             path.write_bytes(bytes(path.stat().st_size))
         elif how == "no manifest":
@@ -115,6 +118,7 @@ class TestDamage:
             "truncated",
             "missing",
             "another header",
+            "half a header",
             "no header",
             "no manifest",
             "half a manifest",

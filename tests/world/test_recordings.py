@@ -231,6 +231,7 @@ def test_wrong_arrays(tmp_path: Path, cells: Array, says: str) -> None:
         ("m.csv", b"a,b\n", "not a matrix"),
         ("m.csv", b"\xff\xfe0,1", "cannot be read"),
         ("m.parquet", b"PAR1 and nothing else", "cannot be read"),
+        ("m.npy", b"\x93NUMPY\x01\x00\x10\x00{'shape': (3,   \n", "cannot be read"),
         ("m.npy", b"", "cannot be read"),
         ("m.npy", b"\x93NUMPY\x01\x00", "cannot be read"),
         ("t.json", b'{"1": {"active": [', "cannot be read"),

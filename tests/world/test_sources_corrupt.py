@@ -786,6 +786,15 @@ def truncated_npy(folder: Path) -> tuple[Path, str]:
     return folder, str(folder / "x.npy")
 
 
+@case("cannot be read")
+def npy_with_an_open_bracket(folder: Path) -> tuple[Path, str]:
+    np.save(folder / "x.npy", X)
+    np.save(folder / "y.npy", Y)
+    content = (folder / "x.npy").read_bytes()
+    (folder / "x.npy").write_bytes(content.replace(b"6, 3), }", b"6,  3   "))
+    return folder, str(folder / "x.npy")
+
+
 @case("images are (6, 6), not 32", size=32)
 def arrays_cannot_be_resized(folder: Path) -> tuple[Path, str]:
     return npz(folder)

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tokenize import TokenError  # what numpy lets through of a damaged header
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -74,7 +75,7 @@ class Entry:
         path, said = self.folder / f"{name}.npy", self.manifest["files"][name]
         try:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
+        except (OSError, ValueError, EOFError, SyntaxError, TokenError) as error:
             raise damaged(path, str(error)) from None
         if list(array.shape) != said["shape"] or array.dtype.str != said["dtype"]:
             raise damaged(path, f"is {array.dtype} {array.shape}, the manifest says {said['dtype']} {said['shape']}")

@@ -17,6 +17,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError  # what numpy lets through of a damaged header
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,7 +65,7 @@ def read(path: str | Path) -> Recording:
         return reader(file)
     except PmflError:
         raise
-    except (OSError, ValueError, EOFError, NotImplementedError, RecursionError) as error:
+    except (OSError, ValueError, EOFError, NotImplementedError, RecursionError, SyntaxError, TokenError) as error:
         raise DataMissing(
             f"{file} cannot be read: {error}", hint="is the file complete, and what its name says?"
         ) from error

@@ -6,6 +6,7 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError  # what numpy lets through of a damaged header
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from pmfl.world.sources.raw import Options, Raw, RawSplit, Source, guard_size, r
 
 SAMPLES, LABELS, USERS = ("x", "images", "data"), ("y", "labels", "label", "targets"), ("users", "user")
 SPLITS = {"train": ("train",), "test": ("test",), "val": ("val", "valid", "validation")}
+DAMAGE = (ValueError, EOFError, OSError, KeyError, SyntaxError, TokenError, zlib.error, zipfile.BadZipFile)
 AGAIN = "save it again with numpy.savez(file, x_train=…, y_train=…, x_test=…, y_test=…), as plain numbers"
 
 
@@ -64,7 +66,7 @@ class _Stored:
                 return np.asarray(np.load(self.path, allow_pickle=False, mmap_mode="r"))
             with np.load(self.path, allow_pickle=False) as archive:
                 return np.asarray(archive[self.name])
-        except (ValueError, EOFError, OSError, KeyError, SyntaxError, zlib.error, zipfile.BadZipFile) as error:
+        except DAMAGE as error:
             raise refuse(self.place, f"cannot be read: {error}", AGAIN) from None
 
 
