@@ -147,5 +147,11 @@ def test_the_guide_as_it_stands(here: Path, monkeypatch: pytest.MonkeyPatch, cap
     assert "found in" in seen["PMFL_DATA=disk pmfl data list"]
     assert "8 x 8" not in seen["PMFL_CACHE=copied-cache pmfl data info birds"]
     assert "the recording ends after 60" in seen[next(line for line in seen if "rounds=500" in line)]
+    for words in (
+        "recorded availability: phones_intervals.csv: 20 devices",
+        "the 12 clients are 12 of the 20 devices, drawn by key",
+        "recordings repeat after their end: after 144 rounds",
+    ):
+        assert words in seen["pmfl run phones.toml --out phones"]
     assert seen["python"].startswith("('cat', 'dog', 'owl') (120, 20, 20, 3)")
     assert len(list((here / "cache/arrays").iterdir())) == 1  # all were cleared, and the program brought one back

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from pmfl.core.keys import Key
 from pmfl.errors import SpecError
 from pmfl.study.spec import run_spec
-from pmfl.study.world import build_world
+from pmfl.study.world import build_world, recording_notes
 from pmfl.world.datasets import load
 
 
@@ -38,3 +40,14 @@ def test_options_of_a_source_keep_their_kind() -> None:
     options = run_spec({"data": {"dataset": "x", "options": given}}).data.options
     assert options == given
     assert options["sites"] is False  # 0 would not be a "no"
+
+
+def test_recordings_say_what_they_do_once_for_each_world(tmp_path: Path) -> None:
+    np.save(tmp_path / "m.npy", np.eye(20))
+    who = {"pattern": "trace", "path": str(tmp_path / "m.npy")}
+    many, few = ({"data": {"clients": clients}, "participation": who} for clients in (30, 5))
+    specs = [run_spec(given) for given in (many, {**many, "method": "fedavg"}, {**many, "seed": 1}, few, {})]
+    shared, drawn = recording_notes(specs)
+    assert "30 clients share 20 devices" in shared
+    assert "the 5 clients are 5 of the 20 devices" in drawn
+    assert all("recordings repeat after their end: after 20 rounds" in line for line in (shared, drawn))

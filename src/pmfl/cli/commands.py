@@ -52,12 +52,15 @@ def run(
     """Play the runs of a study. Finished ones are not run again; interrupted ones go on."""
     from pmfl.cli.progress import watching
     from pmfl.study.jobs import leads, raise_failures, run_all
+    from pmfl.study.world import recording_notes
 
     chosen = _load(study, [*(set_ or []), *([f"engine.kind={engine}"] if engine is not None else [])])
     specs = chosen.runs
     if not leads(specs):
         run_all(out, chosen.id, specs, jobs=jobs)
         return
+    for line in recording_notes(specs):
+        typer.echo(f"recorded availability: {line}", err=True)
     with watching() as watch:
         rows = run_all(out, chosen.id, specs, jobs=jobs, watch=watch)
     raise_failures(rows, "failed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -116,6 +117,17 @@ def build_pattern(spec: RunSpec, key: Key, partition: Partition) -> tuple[np.nda
     who = spec.participation
     p = rates(partition.mix, key.fold("rates"), mean=who.mean, beta=who.beta, floor=who.floor, normalise=who.normalise)
     return p, resolve("pattern", who.pattern.name)(p, key.fold("participation"), **who.pattern.params)
+
+
+def recording_notes(specs: Iterable[RunSpec]) -> list[str]:
+    """What recordings of availability do to these runs: which devices, from when, repeated or not; a line for each."""
+    lines: dict[str, None] = {}
+    for spec in specs:
+        named, clients = spec.participation.pattern, spec.data.clients
+        if named.name == "trace":
+            rates, key = np.full(clients, spec.participation.mean), Key.root(spec.seed).fold("participation")
+            lines["; ".join(resolve("pattern", named.name)(rates, key, **named.params).notes)] = None
+    return list(lines)
 
 
 def build_model(spec: RunSpec, dataset: Dataset) -> Model:
