@@ -29,8 +29,9 @@ def main() -> None:
     parser.add_argument("--trace", required=True, metavar="FILE", help="the FLASH recording")
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="where results are")
     parser.add_argument("--to", type=Path, default=Path("docs/results/svhn.md"), metavar="FILE.md")
+    parser.add_argument("--so-far", action="store_true", help="play nothing: write down what is done")
     given = parser.parse_args()
-    for more in ("", f"{RECORDED}{given.trace}"):
+    for more in () if given.so_far else ("", f"{RECORDED}{given.trace}"):
         words = f"{RUN} {more}".split()[1:]
         command = [sys.executable, "-c", "from pmfl.cli import main; main()", *words, "--out", str(given.out)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -61,14 +62,19 @@ def page(out: Path) -> list[str]:
     ]
     for pattern in PATTERNS:
         for method in METHODS:
-            row = rows[pattern, method]
+            row = rows.get((pattern, method))
+            if row is None:
+                lines.append(f"| {pattern} | {method} | not finished | | | | | | |")
+                continue
             lines.append(
                 f"| {pattern} | {method} | {row['rounds']} | {row['each']:.1f} | {row['seen']} | "
                 f"{100 * row['train']:.1f} | {100 * row['test']:.1f} | {row['loss']:.3f} | `{row['model']}` |"
             )
     models = {row["model"] for row in rows.values()}
     finite = all(math.isfinite(row["loss"]) for row in rows.values())
-    lines += ["", f"{len(rows)} runs, {len(models)} different models, every loss finite: {'yes' if finite else 'NO'}."]
+    planned = len(PATTERNS) * len(METHODS)
+    fine = "yes" if finite else "NO"
+    lines += ["", f"{len(rows)} of {planned} runs, {len(models)} different models; every loss finite: {fine}."]
     return lines
 
 
