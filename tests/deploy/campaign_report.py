@@ -17,10 +17,12 @@ SLACK = 2.0  # seconds that a round may last beyond its deadline
 
 HEAD = """# Faults in real deployments
 
-`make deploy-campaign INJECTIONS={asked}` starts a server and {nodes} nodes as their operators would
-(certificates and keys on; every node behind a cable of our own that can be cut), breaks one thing after another
-at random moments until each run has ended by itself, and compares the records of both sides. {faults} faults of
-{kinds} kinds in {runs} runs of up to {rounds} rounds on *digits*, deadline {deadline:g} s. {load}
+`make deploy-campaign INJECTIONS={asked}` starts a server and {nodes} nodes as their operators would (certificates and
+keys on; every node behind a cable of our own that can be cut), breaks one thing after another at random moments until
+each run has ended by itself, and compares the records of both sides. This page holds what there was time for: {faults}
+faults of {kinds} kinds; {runs} finished runs of {rounds} rounds on *digits*, deadline {deadline:g} s.
+
+{load}
 
 | kind | injected | client back | with its history | longest round: median, largest | within the deadline + 2 s |
 |---|---|---|---|---|---|
@@ -53,9 +55,11 @@ the time; nothing is left out but injections into something that was not there a
 def page(injections: Sequence[dict[str, Any]], runs: Sequence[dict[str, Any]], asked: int, nodes: int) -> str:
     done = [line for line in injections if "skipped" not in line]
     loads = [line["load"] for line in done]
+    under_way = len([line for line in done if line["run"] not in {run["run"] for run in runs}])
     load = (
         f"The machine had 2 cores and other work: its load was {statistics.median(loads):.0f} in the median "
         f"({min(loads):.0f} to {max(loads):.0f}), so times are upper bounds."
+        + (f" Of these faults, {under_way} belong to a run that was cut off by our own time." if under_way else "")
     )
     text = HEAD.format(
         asked=asked,

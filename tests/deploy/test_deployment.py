@@ -14,6 +14,7 @@ from pmfl.deploy.stopping import running
 from tests.deploy.field import Field, send
 
 ROUNDS = 8
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # a minute on an idle machine
 
 
 @pytest.fixture(scope="module")
@@ -21,15 +22,15 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Field:
     """Two nodes; a node, the app and the supervisor are killed on the way; the run ends by itself."""
     field = Field(tmp_path_factory.mktemp("field"), 2, f"training.rounds={ROUNDS}", "evaluation.every=4", deadline=10.0)
     with field:
-        assert field.until(lambda: field.round >= 1, 120) is not None, logs(field)
+        assert field.until(lambda: field.round >= 1, 240) is not None, logs(field)
         field.started["node1"].kill()
         send(field.server_known["children"]["app"], signal.SIGKILL)
         field.started["node1"].wait()
         field.start_node(1)
-        assert field.until(lambda: field.round >= 3, 120) is not None, logs(field)
+        assert field.until(lambda: field.round >= 3, 240) is not None, logs(field)
         strangers(field)
         send(field.server_known["pid"], signal.SIGKILL)
-        assert field.until(lambda: field.done, 200) is not None, logs(field)
+        assert field.until(lambda: field.done, 400) is not None, logs(field)
         known = overview(field.root)
         assert {"node 0", "node 1"} <= set(known["supervisors"])
     return field
@@ -50,7 +51,6 @@ def logs(field: Field) -> str:
     return "\n".join(f"{file}:\n{file.read_text()[-1500:]}" for file in files)
 
 
-@pytest.mark.slow
 def test_a_run_that_was_broken_on_the_way_ends_by_itself(played: Field) -> None:
     assert played.started["server"].returncode == 0, logs(played)
     assert (played.round, played.status["state"]) == (ROUNDS, "done")
@@ -58,7 +58,6 @@ def test_a_run_that_was_broken_on_the_way_ends_by_itself(played: Field) -> None:
     assert played.disagreements() == []
 
 
-@pytest.mark.slow
 def test_what_it_ends_with(played: Field) -> None:
     result = played.made.result
     assert {file.name for file in result.iterdir()} == {"model.safetensors", "model.onnx", "MODEL_CARD.md"}
@@ -72,7 +71,6 @@ def test_what_it_ends_with(played: Field) -> None:
     assert [int(row.split("|")[3]) for row in rows] == replies
 
 
-@pytest.mark.slow
 def test_nothing_is_left_running(played: Field) -> None:
     assert running(played.root) == {}
     assert overview(played.root)["state"] == "done"

@@ -19,10 +19,10 @@ from pmfl.deploy.processes import Backoff, Child, Lock, Stopped, end_leftovers, 
 from pmfl.deploy.settings import Deployment, is_loopback
 from pmfl.errors import EngineError, SpecError
 
-READY = 60.0  # seconds Flower's server may take until it answers
+READY = 180.0  # seconds Flower's server may take until it answers
 LOOK = 0.2  # seconds between two looks at the children
-PULSE = 5.0  # seconds between two questions whether Flower's server still answers
-SILENT = 30.0  # seconds without an answer after which it is taken for hung
+PULSE = 10.0  # seconds between two questions whether Flower's server still answers, and for each answer
+SILENT = 90.0  # seconds without an answer after which it is taken for hung
 HOPELESS = 6  # ends of the app in a row, none of which a round was completed before
 DAMAGED = 3  # ends of Flower's server in a row before it answered, after which it gets a new database
 
