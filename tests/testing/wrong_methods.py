@@ -99,6 +99,11 @@ def checks_in_words() -> Method:
     return client(checks="yes")
 
 
+@wrong("check_is_a_method", "client.sends_changes is 1")
+def changes_as_a_number() -> Method:
+    return client(sends_changes=1)
+
+
 # Results of the wrong shape, type or size.
 
 

@@ -68,6 +68,7 @@ class ClientRule(Generic[MemoryT]):
     step: Callable[[Model, Local[MemoryT], Vector], tuple[Vector, Any]] = sgd_step
     reply: Callable[[Model, Local[MemoryT], Vector, Batch | None], Uplink] = send_update
     checks: bool = False  # whether ``reply`` needs held-out training samples
+    sends_changes: bool = False  # of a vector that the client keeps, zero at first: all it has sent adds up to it
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from pmfl.errors import Diverged, EngineError, PmflError, StoreError
 from pmfl.study.play import claimed, note_of, row_of
 from pmfl.study.run import Run, State
 from pmfl.study.seal import seal
-from pmfl.study.spec import EngineSpec, RunSpec
+from pmfl.study.spec import RunSpec
 from pmfl.study.store import Record, Store, storing
 from pmfl.world.datasets import Dataset
 from pmfl.world.live import Tally
@@ -154,11 +154,10 @@ def plain(spec: RunSpec) -> dict[str, Any]:
 def _possible(spec: RunSpec, terms: Terms) -> None:
     """Refuse what machines cannot do, before any of them is asked."""
     engine, clients = spec.engine, spec.data.clients
-    if engine != EngineSpec(dtype=engine.dtype):
+    if (engine.kind, engine.lanes, engine.device) != ("local", 1, "cpu"):
         raise EngineError(
-            f"[study.engine] has kind = {engine.kind}, lanes = {engine.lanes}, device = {engine.device}, "
-            f"memory = {engine.memory}",
-            hint="every client is a machine of its own here: leave out all of it but dtype",
+            f"[study.engine] has kind = {engine.kind}, lanes = {engine.lanes}, device = {engine.device}",
+            hint="every client is a machine of its own here: leave out all of it but dtype, memory and memory_gb",
             code="E160",
         )
     if terms.min_replies > clients:

@@ -128,6 +128,7 @@ class RemoteEngine(LocalEngine):
         self.latest: dict[int, dict[str, float]] = {}  # the last scalars of each client
         self._open: dict[str, tuple[int, int]] = {}  # ticket -> client, round: asked, and no answer yet
         self._kept: dict[int, Uplink] = {}  # replies to the current ask
+        self._fresh: set[int] = set()  # clients whose kept reply began with a new memory, though an old one counted
         self._behind: dict[int, Seat] = {}  # those that a round ended without: asked, but only waited for if need be
         self._ask = b""
         self._hopeless = 0
@@ -155,9 +156,10 @@ class RemoteEngine(LocalEngine):
         else:
             self._idle()
         clients = [k for k in wanted if k in self._kept]
-        uplinks = [self._kept[k] for k in clients]
+        uplinks = [self._squared(k, self._kept[k]) for k in clients]
         self.tally.counted[clients] = now.t
         self.tally.replies[clients] += 1
+        self.tally.fresh[[k for k in clients if k in self._fresh]] += 1
         self._kept, self.waiting_for, self._hopeless = {}, [], 0
         took_part = torch.zeros_like(chosen)
         took_part[clients] = True
@@ -171,6 +173,19 @@ class RemoteEngine(LocalEngine):
         while tickets and self.clock.now() < end:
             tickets -= {answer.ticket for answer in self.link.collect()}
             self.clock.pause(PAUSE)
+
+    def _squared(self, k: int, uplink: Uplink) -> Uplink:
+        """The uplink, with what a client that lost its memory could not take back.
+
+        Where uplinks are changes of what a client keeps, one that starts anew sends the whole of it, and the server
+        would hold the old value for ever: so the sum of what each client has sent is kept here, with the checkpoint.
+        """
+        if not self.rule.sends_changes:
+            return uplink
+        (before,) = self.memories.get(k, lambda: (torch.zeros_like(uplink.vector),))
+        change = uplink.vector - before if k in self._fresh else uplink.vector
+        self.memories.put(k, (uplink.vector if k in self._fresh else before + change,))
+        return uplink._replace(vector=change)
 
     def _written(self, sent: Downlink, now: Round) -> bytes:
         words = {
@@ -248,7 +263,7 @@ class RemoteEngine(LocalEngine):
             self.complaints[k] = str(refused)[:500]
             return self._count(refused.reason)
         self.complaints.pop(k, None)
-        self.tally.fresh[k] += parcel.words.get("fresh") is True
+        (self._fresh.add if parcel.words.get("fresh") is True else self._fresh.discard)(k)
         self.latest[k] = {word: float(value) for word, value in self._kept[k].scalars.items()}
         return ""
 

@@ -32,4 +32,4 @@ def send_difference(store: Store = "delta") -> ClientRule[Row]:
         y = delta / local.sent.lr if store == "delta_over_lr" else delta
         return Uplink(y - local.memory.y, Row(y), {}, delta)
 
-    return ClientRule(init=init, reply=reply)
+    return ClientRule(init=init, reply=reply, sends_changes=True)

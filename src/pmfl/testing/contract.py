@@ -37,8 +37,9 @@ def check_is_a_method(method: Method, tiny: Tiny) -> None:
         for place, call in CALLS.items():
             if place.startswith(f"{part}.") and not callable(getattr(rule, place.removeprefix(f"{part}."))):
                 raise MethodError(f"{place} cannot be called", hint=f"make it a function {call}")
-    if not isinstance(method.client.checks, bool):
-        raise MethodError(f"client.checks is {method.client.checks!r}", hint="True or False")
+    for name in ("checks", "sends_changes"):
+        if not isinstance(value := getattr(method.client, name), bool):
+            raise MethodError(f"client.{name} is {value!r}", hint="True or False")
 
 
 def check_downlink(method: Method, tiny: Tiny) -> None:
