@@ -357,7 +357,7 @@ def test_lost_memories_leave_nothing_behind_on_the_server(world: World, method: 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_both_sides_agree_whatever_happens(world: World, method: str) -> None:
-    @examples(25)
+    @examples(15)
     @given(stories)
     def held(events: list[tuple[str, int]]) -> None:
         with tempfile.TemporaryDirectory() as folder:

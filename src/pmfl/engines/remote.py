@@ -27,6 +27,9 @@ from pmfl.world.population import Population
 
 PAUSE = 0.1  # seconds between two looks at what has come
 HOPELESS = 3  # times in a row that a round may end with numbers of which none is finite
+AGAIN = 2.0  # seconds after which a client is asked again whose message the network has lost
+RETRIES = 3  # times in a round
+LASTING = 2.0  # deadlines that an ask is worth delivering: what is too late for its round may serve its next try
 REMEMBERED = 100  # rounds for which an answer is still known to be late
 LARGEST = 2.0**20  # a number in an update is smaller, or its weighted sum could leave the range of the server
 SCALAR, EXTRA = "scalar:", "extra:"
@@ -46,6 +49,14 @@ class Answer(NamedTuple):
     ticket: str
     data: bytes | None
     error: str = ""
+
+
+class Errand(NamedTuple):
+    """An ask that is under way."""
+
+    seat: Seat
+    ticket: str
+    until: float  # when there is no more hope for it
 
 
 class Link(Protocol):
@@ -128,6 +139,7 @@ class RemoteEngine(LocalEngine):
         self.latest: dict[int, dict[str, float]] = {}  # the last scalars of each client
         self._open: dict[str, tuple[int, int]] = {}  # ticket -> client, round: asked, and no answer yet
         self._kept: dict[int, Uplink] = {}  # replies to the current ask
+        self._asked: dict[int, Errand] = {}  # the newest of the current ask to each client
         self._fresh: set[int] = set()  # clients whose kept reply began with a new memory, though an old one counted
         self._behind: dict[int, Seat] = {}  # those that a round ended without: asked, but only waited for if need be
         self._ask = b""
@@ -149,7 +161,7 @@ class RemoteEngine(LocalEngine):
         wanted = chosen.nonzero().flatten().tolist()
         ask = self._written(sent, now)
         if ask != self._ask:
-            self._ask, self._kept = ask, {}
+            self._ask, self._kept, self._asked = ask, {}, {}
         self._open = {ticket: known for ticket, known in self._open.items() if known[1] > now.t - REMEMBERED}
         if wanted:
             self._gather(ask, set(wanted), sent, now)
@@ -201,22 +213,22 @@ class RemoteEngine(LocalEngine):
     def _gather(self, ask: bytes, wanted: set[int], sent: Downlink, now: Round) -> None:
         """Fill ``_kept``, or raise ``TooFew``."""
         name, end = digest(ask), self.clock.now() + self.terms.deadline
-        asked, newest, gone_wrong = dict[int, Seat](), dict[int, str](), dict[int, str]()
+        failures, gone_wrong = dict[int, int](), dict[int, str]()
         while True:
             self._look()
-            missing = wanted - self._kept.keys() - gone_wrong.keys()
-            # A machine that was started again has forgotten the ask, and is asked again.
-            seats = {k: self.here[k] for k in missing if k in self.here and asked.get(k) != self.here[k]}
-            if seats:
-                tickets = self.link.post(ask, seats, max(end - self.clock.now(), PAUSE))
-                self._open.update({ticket: (k, now.t) for ticket, k in tickets.items()})
-                asked.update({k: seats[k] for k in tickets.values()})
-                newest.update({k: ticket for ticket, k in tickets.items()})
+            self._send(ask, wanted - self._kept.keys() - gone_wrong.keys(), now)
             for answer in self.link.collect():
                 k, t = self._open.pop(answer.ticket, (-1, -1))
                 wrong = self._take(answer, k, t, name, sent, now) if k >= 0 else ""
-                if wrong and newest.get(k) == answer.ticket:
+                errand = self._asked.get(k)
+                if not wrong or errand is None or errand.ticket != answer.ticket:
+                    continue
+                failures[k] = failures.get(k, 0) + 1
+                if answer.data is None and failures[k] <= RETRIES:
+                    self._asked[k] = errand._replace(until=self.clock.now() + AGAIN)
+                else:
                     gone_wrong[k] = wrong
+                    del self._asked[k]  # it has answered; should the round be tried again, it is asked again
             missing = (wanted - self._kept.keys() - gone_wrong.keys()) & self.here.keys()
             enough, late = len(self._kept) >= self.terms.min_replies, self.clock.now() >= end
             behind = {k for k in missing if self._behind.get(k) == self.here[k]} if enough else set()
@@ -228,6 +240,18 @@ class RemoteEngine(LocalEngine):
                 if late or not (gone_wrong.keys() & self.here.keys()):
                     self._give_up(gone_wrong, now)
             self.clock.pause(PAUSE)
+
+    def _send(self, ask: bytes, missing: set[int], now: Round) -> None:
+        """Ask those that were not, or whose machine was started again and has forgotten it, or in vain."""
+        moment, lasting = self.clock.now(), LASTING * self.terms.deadline
+        seats = {}
+        for k in sorted(missing & self.here.keys()):
+            errand = self._asked.get(k)
+            if errand is None or errand.seat != self.here[k] or errand.until < moment:
+                seats[k] = self.here[k]
+        for ticket, k in self.link.post(ask, seats, lasting).items() if seats else ():
+            self._open[ticket] = k, now.t
+            self._asked[k] = Errand(seats[k], ticket, moment + lasting)
 
     def _give_up(self, gone_wrong: Mapping[int, str], now: Round) -> NoReturn:
         """The round has to be started again; unless that has been tried, and training itself has gone wrong."""
