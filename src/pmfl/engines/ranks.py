@@ -70,7 +70,7 @@ def meeting_of(environment: Mapping[str, str]) -> Meeting | None:
         raise SpecError(
             f"ranks: the environment says {', '.join(wrong) or 'no MASTER_ADDR'}",
             hint="start ranks with torchrun, which sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
-            code="S140",
+            code="S143",
         )
     return Meeting(
         rank=int(words["RANK"]),

@@ -25,7 +25,7 @@ def measure_of(study: Study) -> str:
         raise SpecError(
             f"study {study.id}: report.value = {study.report['value']!r} is not known",
             hint=did_you_mean(given, MEASURES),
-            code="S140",
+            code="S119",
         )
     return given
 
