@@ -85,6 +85,28 @@ def test_an_import_is_not_broken_off_unless_it_takes_long(
     assert done.stdout.strip() == said
 
 
+@pytest.mark.parametrize("error", [ValueError("Interrupted:"), errors.StoreError("half")])
+def test_what_a_signal_breaks_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    def interrupted() -> None:
+        cli._heard.append(signal.SIGTERM)
+        raise error
+
+    assert ends(monkeypatch, interrupted, "run", "x.toml") == 130
+    assert capsys.readouterr().err == "interrupted; nothing is lost. Go on with:\n  pmfl run x.toml\n"
+
+
+def test_what_breaks_by_itself_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise ValueError("a mistake of ours")
+
+    monkeypatch.setattr(sys, "argv", ["pmfl", "status"])
+    monkeypatch.setattr(commands, "app", broken)
+    with pytest.raises(ValueError, match="a mistake of ours"):
+        cli.main()
+
+
 def test_other_commands_have_nothing_to_go_on_with(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -72,6 +72,7 @@ def start(folder: Path, out: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "PMFL_CHECKPOINT_SECONDS": "0", "OMP_NUM_THREADS": "1"},
+        start_new_session=True,  # as a terminal's command is a group of its own, which Ctrl-C goes to
     )
 
 
@@ -107,7 +108,10 @@ def shoot(calm: Calm, how: signal.Signals, shots: int, out: str, seed: int = 0) 
         process = start(calm.folder, out)
         doing = _wait(process, float(moment), deaf=how != signal.SIGKILL)
         if doing:
-            process.send_signal(how)
+            if how == signal.SIGINT:
+                os.killpg(process.pid, how)
+            else:
+                process.send_signal(how)
             outcome.shots += 1
             outcome.met[doing] = outcome.met.get(doing, 0) + 1
         _, stderr = process.communicate(timeout=120)

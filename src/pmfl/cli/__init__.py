@@ -8,6 +8,7 @@ import signal
 import sys
 import traceback
 from types import FrameType
+from typing import NoReturn
 
 from pmfl.errors import PmflError
 
@@ -25,22 +26,31 @@ def main() -> None:
         from pmfl.cli.commands import app
 
         app()
+    except Interrupted:
+        _say_interrupted()
     except PmflError as error:
         if os.environ.get("PMFL_DEBUG"):
             traceback.print_exc()
+        if _heard:
+            _say_interrupted()
         sys.stderr.write(f"error[{error.code}]: {error}\n")
         sys.exit(error.exit_code)
-    except Interrupted:
-        again = (
-            f"; nothing is lost. Go on with:\n  {shlex.join(['pmfl', *sys.argv[1:]])}" if "run" in sys.argv[1:2] else ""
-        )
-        sys.stderr.write(f"interrupted{again}\n")
-        sys.exit(130)
     except BrokenPipeError:  # `pmfl status | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except Exception:
+        if not _heard:
+            raise
+        _say_interrupted()  # compiled code may turn what a signal raises in it into an error of its own
     finally:
         _deafen()  # what is left is to go home: the exit code says how it went
+
+
+def _say_interrupted() -> NoReturn:
+    command = shlex.join(["pmfl", *sys.argv[1:]])
+    again = f"; nothing is lost. Go on with:\n  {command}" if "run" in sys.argv[1:2] else ""
+    sys.stderr.write(f"interrupted{again}\n")
+    sys.exit(130)
 
 
 _heard: list[int] = []  # the signal, and the alarms since that met an import

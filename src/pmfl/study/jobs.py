@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -150,12 +150,13 @@ def _play_all(store: Store, specs: list[RunSpec], ranks: int, jobs: int, tell: C
     teams: list[Team] = []
     try:
         for _ in range(jobs):
-            if ranks:
-                teams.append(start_crew(context, ranks, _work, arguments))
-            else:
-                worker = context.Process(target=_work, args=(None, *arguments), daemon=True)
-                worker.start()
-                teams.append(Team([worker]))
+            with _held_back():
+                if ranks:
+                    teams.append(start_crew(context, ranks, _work, arguments))
+                else:
+                    worker = context.Process(target=_work, args=(None, *arguments), daemon=True)
+                    worker.start()
+                    teams.append(Team([worker]))
         while any(team.alive for team in teams):
             tell()
             time.sleep(LOOK)
@@ -172,6 +173,21 @@ def _play_all(store: Store, specs: list[RunSpec], ranks: int, jobs: int, tell: C
     return [spec for spec in specs if spec.run_id in waiting] if any(team.unfinished for team in teams) else []
 
 
+@contextlib.contextmanager
+def _held_back() -> Iterator[None]:
+    """Signals wait until a worker that is started has handlers of its own: those it inherits are its parent's."""
+    _mask("SIG_BLOCK")
+    try:
+        yield
+    finally:
+        _mask("SIG_UNBLOCK")
+
+
+def _mask(how: str) -> None:
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(getattr(signal, how), (signal.SIGINT, signal.SIGTERM))
+
+
 def _work(
     join: Callable[[str], Crew] | None,
     out: Path,
@@ -186,6 +202,7 @@ def _work(
     stopping = threading.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and says when to stop
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    _mask("SIG_UNBLOCK")
     crew = ALONE if join is None else join(specs[0].engine.device)
     store = Store(out, create=True) if crew.leads else None
     play_left(Books(out, store, crew), specs, stopping, threads)
