@@ -28,7 +28,7 @@ class Ring(NamedTuple):
         newest = vectors[max(len(vectors) - n, 0) :]
         if not newest:
             return self
-        rows = torch.cat([self.rows[len(newest) :], torch.stack(list(newest))])
+        rows = torch.cat([self.rows[len(newest) :], *(vector[None] for vector in newest)])
         return Ring(rows, (self.filled + len(newest)).clamp(max=n))
 
     def mean(self, otherwise: Vector) -> Vector:
