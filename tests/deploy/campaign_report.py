@@ -47,8 +47,9 @@ instead.
 A *disagreement* is a reply counted twice, one counted that no node had sent, an acknowledgement that names
 another round than the server has recorded, or a tally that differs from the records. {odd}
 
-The injections one by one are in `deployment.parquet`, the runs in `deployment.json`. Every line was written at
-the time; nothing is left out but injections into something that was not there at that moment ({skipped}).
+The injections one by one are in `deployment.parquet`, the runs in `deployment.json`. Every line was
+written at the time; nothing of this campaign is left out but injections into something that was not there at that
+moment ({skipped}). What earlier, unfinished campaigns found was corrected before it: docs/decisions/0006.
 """
 
 
