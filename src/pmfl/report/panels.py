@@ -223,20 +223,20 @@ def repeat_panel(rows: Rows, xs: Sequence[str], domain: Sequence[float], x_title
         lower = alt.Axis(title=x_title, labelAngle=0, grid=False)
         x = alt.X("x:N", sort=list(xs), axis=lower, scale=alt.Scale(domain=list(xs), paddingInner=0.4))
         aside = alt.XOffset("place:Q", scale=alt.Scale(domain=[-1, 1]))
-        box = alt.Chart(values(boxes))
+        box, wide = alt.Chart(values(boxes)), max(frame // (3 * len(xs)), 8)
         layers = [
-            box.mark_bar(color=COLOURS[0], opacity=0.18).encode(
-                x=x, y=_side("low", domain, y_title, PERCENT, first), y2="high:Q"
+            box.mark_bar(color=COLOURS[0], opacity=0.18, size=wide).encode(
+                x=x, y=_side("low", domain, y_title, PERCENT, first), y2="high:Q", xOffset=aside
             ),
-            box.mark_tick(color=COLOURS[0], thickness=2, size=max(frame // (2 * len(xs)), 8)).encode(
-                x=x, y=_side("middle", domain, y_title, PERCENT, first)
+            box.mark_tick(color=COLOURS[0], thickness=2, size=wide, orient="horizontal").encode(
+                x=x, y=_side("middle", domain, y_title, PERCENT, first), xOffset=aside
             ),
             alt.Chart(values(points))
             .mark_point(size=22, filled=True, color=COLOURS[0], opacity=0.9)
             .encode(x=x, y=_side("value", domain, y_title, PERCENT, first), xOffset=aside, tooltip=_told("x", "value")),
             alt.Chart(values(printed))
             .mark_point(size=75, shape="diamond", filled=False, strokeWidth=1.4, color=INK)
-            .encode(x=x, y=_side("printed", domain, y_title, PERCENT, first)),
+            .encode(x=x, y=_side("printed", domain, y_title, PERCENT, first), xOffset=aside),
         ]
         return stack(*layers, width=frame, height=170)
 
@@ -338,10 +338,12 @@ def _boxes(rows: Rows, xs: Sequence[str]) -> tuple[Rows, Rows, Rows]:
         found = [row["value"] for row in mine if row.get("value") is not None]
         if found:
             low, middle, high = (float(q) for q in np.quantile(found, (0.25, 0.5, 0.75)))
-            boxes.append({"x": x, "low": low, "middle": middle, "high": high})
+            boxes.append({"x": x, "low": low, "middle": middle, "high": high, "place": 0.0})
         at = np.linspace(-0.6, 0.6, len(found)) if len(found) > 1 else [0.0]
         points += [{"x": x, "value": value, "place": float(place)} for value, place in zip(found, at, strict=False)]
-        printed += [{"x": x, "printed": row["printed"]} for row in mine[:1] if row.get("printed") is not None]
+        printed += [
+            {"x": x, "printed": row["printed"], "place": 0.0} for row in mine[:1] if row.get("printed") is not None
+        ]
     return boxes, points, printed
 
 

@@ -12,7 +12,7 @@ setting; ``tiny`` is a test of the machinery, and never evidence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
@@ -71,7 +71,7 @@ def _smaller(study: Study, scale: Scale) -> Study:
         fixed = {"data.dataset": "digits", "data.clients": TINY_CLIENTS, "training.model": "mlp"}
     own = _own(study, scale)
     fixed |= {"data.clients": own.clients} if own.clients else {}
-    fixed |= own.set
+    fixed |= _dotted(own.set)
     keys = [key for key in fixed if key not in study.sweep]
     if not keys:
         return study
@@ -98,6 +98,15 @@ def _at(spec: RunSpec, study: Study, scale: Scale) -> RunSpec:
 def _own(study: Study, scale: Scale) -> Smaller:
     found = read(Scales, dict(study.scale), f"study {study.id}: [scale]")
     return {"half": found.half, "small": found.small, "tiny": found.tiny}.get(scale, Smaller())
+
+
+def _dotted(given: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Keys as a study writes them, however deep the table was in which they came."""
+    found: dict[str, Any] = {}
+    for key, value in given.items():
+        deep = isinstance(value, Mapping) and "name" not in value
+        found |= _dotted(value, f"{before}{key}.") if deep else {f"{before}{key}": value}
+    return found
 
 
 def _ends(values: Sequence[Any]) -> list[Any]:
