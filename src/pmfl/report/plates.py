@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,6 +26,7 @@ LEFT, RIGHT, GAP = 64, 18, 16  # of a row of panels: its axis, what sticks out a
 LABELS = 42  # of the axis, without its title
 NARROWEST = 125  # a panel that is worth looking at
 LETTER = 6.1  # mean width of a letter of a title's second line
+_ROOM: ContextVar[int] = ContextVar("room", default=PAGE - LEFT - RIGHT)  # for a legend above the panels
 
 
 @dataclass(frozen=True)
@@ -77,9 +79,13 @@ def laid_out(
     room = width - RIGHT - GAP * (per_row - 1) - (own * per_row if own else LEFT)
     frame = room // per_row
     drawn = []
-    for i, (name, panel) in enumerate(panels):
-        chart = panel(frame, bool(own) or i % per_row == 0)
-        drawn.append(titled(chart, shortened(name, frame)) if name else chart)
+    token = _ROOM.set(width - LEFT - RIGHT)
+    try:
+        for i, (name, panel) in enumerate(panels):
+            chart = panel(frame, bool(own) or i % per_row == 0)
+            drawn.append(titled(chart, shortened(name, frame)) if name else chart)
+    finally:
+        _ROOM.reset(token)
     return drawn[0] if len(drawn) == 1 else alt.concat(*drawn, columns=per_row, spacing=GAP, align="each")
 
 
@@ -107,7 +113,7 @@ def legend(labels: Sequence[str], width: int, **more: Any) -> alt.Legend | None:
         return None
     each = max(len(label) for label in labels) * 6.6 + 38
     given = {"title": None, "orient": "top", "symbolOpacity": 1, "values": list(labels), **more}
-    return alt.Legend(columns=max(min(int(width // each), len(labels)), 1), **given)
+    return alt.Legend(columns=max(min(int(min(width, _ROOM.get()) // each), len(labels)), 1), **given)
 
 
 def side_axis(shows: bool, **given: Any) -> dict[str, Any]:
