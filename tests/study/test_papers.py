@@ -13,6 +13,7 @@ from pmfl.study.archive import add
 from pmfl.study.grid import Study
 from pmfl.study.papers import Asked
 from pmfl.study.scales import specs
+from pmfl.study.store import Store
 from tests.report.stores import made_store
 
 
@@ -48,14 +49,14 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     chosen = [spec for spec in chosen if spec.participation.beta == 0.1]
 
     class Chosen(Study):
-        runs = chosen  # type: ignore[assignment]
+        runs = chosen
 
     made_store(out, Chosen(study.id))
     return out
 
 
 def test_other_lengths_other_data_and_more_seeds_are_found(results: Path, tmp_path: Path) -> None:
-    add(tmp_path / "kept", [StoreSource(papers.Store(results))])
+    add(tmp_path / "kept", [StoreSource(Store(results))])
     for places in (papers.sources([results], []), papers.sources([], [tmp_path / "kept"])):
         ((asked, known),) = papers.views("table5", places)
         assert asked == Asked("table5", seeds=4, data="svhn", overrides=("training.rounds=60",))
