@@ -1,15 +1,16 @@
 """Memory of a run in which every client remembers: `python benchmarks/memory_of_history.py [--out FILE.json]`.
 
 PMFL keeps N + 1 models for each client that ever took part. 10,000 clients take part in turns of 50, twice each; the
-same run keeps everything in RAM, and then only what a budget allows, with the rest in files. Said is what this process
-holds (its resident memory) beside what clients remember in all, as rounds go by; half-way the second run is stopped and
-goes on from its checkpoint, and both must end with the same model.
+same run keeps everything in RAM, and then only what a budget allows, with the rest in files. Said is what a process
+has taken since the run was built (resident memory) beside what clients remember in all, as rounds go by. Both must end
+with the same model.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import tempfile
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ import pmfl
 from pmfl.core.tree import size_of
 from pmfl.engines.local import keep_freed_memory
 from pmfl.study.run import GIGABYTE, Run
+from pmfl.study.seal import model_sha256
 from pmfl.study.spec import RunSpec, run_spec
 
 BUDGET = 0.2  # gigabytes
@@ -58,50 +60,43 @@ def resident() -> int:
     return pages * 4096
 
 
-def series(spec: RunSpec, folder: Path | None, every: int) -> tuple[list[dict[str, Any]], torch.Tensor]:
+def series(spec: RunSpec, every: int) -> dict[str, Any]:
     """What is held as rounds go by, and the model at the end."""
-    run, rows, before = Run(spec, folder=folder), list[dict[str, Any]](), resident()
-    while run.t < spec.training.rounds:
-        for record in run:
-            if (record.t + 1) % every == 0:
-                memories = run.engine.memories
-                one = size_of(memories.get(int(record.took_part[0]), tuple))
-                rows.append(
-                    {
-                        "round": record.t + 1,
-                        "clients": len(memories),
-                        "remembered_gb": round(one * len(memories) / GIGABYTE, 3),
-                        "in_ram_gb": round(memories.size() / GIGABYTE, 3),
-                        "process_gb": round((resident() - before) / GIGABYTE, 3),
-                    }
-                )
-            if folder and run.t == spec.training.rounds // 2:
-                run.save()
-                break
-        if run.t < spec.training.rounds:
-            run.close()
-            run = Run(spec, folder=folder)
+    keep_freed_memory()
+    run, rows, before = Run(spec), list[dict[str, Any]](), resident()
+    for record in run:
+        if (record.t + 1) % every == 0:
+            memories = run.engine.memories
+            one = size_of(memories.get(int(record.took_part[0]), tuple))
+            rows.append(
+                {
+                    "round": record.t + 1,
+                    "clients": len(memories),
+                    "remembered_gb": round(one * len(memories) / GIGABYTE, 3),
+                    "in_ram_gb": round(memories.size() / GIGABYTE, 3),
+                    "process_gb": round((resident() - before) / GIGABYTE, 3),
+                }
+            )
     run.close()
-    return rows, run.w
+    return {"rows": rows, "model": model_sha256(run.w)}
 
 
 def main(clients: int, out: Path | None) -> None:
-    """Both residences, as one document."""
-    keep_freed_memory()
+    """Both residences, each in a process of its own, as one document."""
     with tempfile.TemporaryDirectory() as folder:
         module = Path(folder) / "images.py"
         module.write_text(MODULE.format(clients=clients), "utf-8")
-        every = clients // TURN // 10
-        within, model = series(asked(clients, module, memory="mmap", memory_gb=BUDGET), Path(folder) / "running", every)
-        everything, same = series(asked(clients, module), None, every)
+        words = [sys.executable, __file__, "--clients", str(clients), "--images", str(module), "--memory"]
+        kinds = ("mmap", "ram")
+        parts = [subprocess.Popen([*words, kind], stdout=subprocess.PIPE, text=True) for kind in kinds]
+        said = [json.loads(part.communicate()[0]) for part in parts]
     found = {
         "date": datetime.now(UTC).isoformat(timespec="minutes"),
         "versions": {"pmfl": pmfl.__version__, "torch": torch.__version__},
         "clients": clients,
         "budget_gb": BUDGET,
-        "same_model": torch.equal(model, same),
-        "mmap": within,
-        "ram": everything,
+        "same_model": said[0]["model"] == said[1]["model"],
+        **{kind: one["rows"] for kind, one in zip(kinds, said, strict=True)},
     }
     text = json.dumps(found, indent=1)
     if out:
@@ -113,5 +108,12 @@ if __name__ == "__main__":
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("--clients", type=int, default=10_000)
     words.add_argument("--out", type=Path)
+    words.add_argument("--memory", choices=("mmap", "ram"), help=argparse.SUPPRESS)
+    words.add_argument("--images", type=Path, help=argparse.SUPPRESS)
     chosen = words.parse_args()
-    main(chosen.clients, chosen.out)
+    if chosen.memory:
+        engine = {"memory": "mmap", "memory_gb": BUDGET} if chosen.memory == "mmap" else {}
+        spec = asked(chosen.clients, chosen.images, **engine)
+        json.dump(series(spec, max(chosen.clients // TURN // 10, 1)), sys.stdout)
+    else:
+        main(chosen.clients, chosen.out)

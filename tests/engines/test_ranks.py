@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import threading
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -26,6 +27,7 @@ def in_crew(ranks: int, work: Callable[[Crew], Any]) -> list[Any]:
     pipes = [context.Pipe(duplex=False) for _ in range(ranks)]
 
     def rank(join: Any) -> None:
+        warnings.simplefilter("ignore")  # coverage warns at the end of a process, which would be its exit code
         crew = join("cpu")
         pipes[crew.rank][1].send_bytes(json.dumps(work(crew)).encode())
         crew.leave()
@@ -110,6 +112,7 @@ def test_who_waits_for_one_that_is_gone_is_told() -> None:
     receive, send = context.Pipe(duplex=False)
 
     def rank(join: Any) -> None:
+        warnings.simplefilter("ignore")  # coverage warns at the end of a process, which would be its exit code
         crew = join("cpu")
         if crew.rank == 1:
             os._exit(9)

@@ -30,6 +30,7 @@ evaluation = { every = 20 }
 [sweep]
 method = ["pmfl", "mifa"]
 """
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
 PMFL = ["-m", "pmfl", "run", "study.toml", "--json"]
 
@@ -80,7 +81,7 @@ def ranks_below(pid: int) -> list[int]:
 
 def until_played(out: Path, rounds: int = 5) -> None:
     """Return when a run has a checkpoint after some rounds."""
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 200
     while time.monotonic() < deadline:
         for index in out.glob("running/*/checkpoint.json"):
             if json.loads(index.read_text())["t"] >= rounds:
@@ -110,7 +111,6 @@ def test_a_rank_that_is_killed_stops_the_run(folder: Path, expected: dict[str, s
     assert not (folder / "out" / "running").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 def test_ranks_that_are_asked_to_stop_write_a_checkpoint(
     folder: Path, expected: dict[str, str], how: signal.Signals
@@ -127,7 +127,6 @@ def test_ranks_that_are_asked_to_stop_write_a_checkpoint(
     assert any(run["resumed"] for run in document["runs"])
 
 
-@pytest.mark.slow
 def test_a_rank_that_hangs_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch, expected: dict[str, str]) -> None:
     for module, name, seconds in ((pulse, "BEAT", 0.2), (pulse, "SILENCE", 3.0), (crews, "GRACE", 1.0)):
         monkeypatch.setattr(module, name, seconds)
@@ -147,7 +146,6 @@ def test_a_rank_that_hangs_is_given_up(folder: Path, monkeypatch: pytest.MonkeyP
     assert {row.run_id: row.model_sha256 for row in rows} == expected
 
 
-@pytest.mark.slow
 def test_torchrun_starts_lost_ranks_again(folder: Path, expected: dict[str, str]) -> None:
     command = [*TORCHRUN, "--max-restarts=1", "--monitor-interval=0.2", *PMFL, "--engine", "ranks", "--out", "out"]
     process = start(command, folder)
@@ -158,7 +156,6 @@ def test_torchrun_starts_lost_ranks_again(folder: Path, expected: dict[str, str]
     assert any(run["resumed"] for run in document["runs"])
 
 
-@pytest.mark.slow
 def test_torchrun_that_is_asked_to_stop(folder: Path, expected: dict[str, str]) -> None:
     command = [*TORCHRUN, *PMFL, "--engine", "ranks", "--out", "out"]
     process = start(command, folder)

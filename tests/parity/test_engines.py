@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,7 @@ def in_a_crew(ranks: int, out: Path, asked: list[RunSpec], stop_after: int) -> N
 
 
 def play_some(join: Any, out: Path, asked: list[RunSpec], stop_after: int) -> None:
+    warnings.simplefilter("ignore")  # coverage warns at the end of a process, which would be its exit code
     crew = join("cpu")
     books = Books(out, Store(out) if crew.leads else None, crew)
     for one in asked:
