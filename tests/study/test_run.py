@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,7 @@ import torch
 
 import pmfl
 from pmfl.errors import DataMissing, Diverged, PmflError, SpecError, StoreError
-from pmfl.study import frames
+from pmfl.study import frames, jobs
 from pmfl.study.jobs import raise_failures, run_all
 from pmfl.study.play import play_run, row_of
 from pmfl.study.run import Run
@@ -450,3 +454,18 @@ def test_a_pause_that_is_no_time_is_refused(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("PMFL_CHECKPOINT_SECONDS", text)
     with pytest.raises(SpecError, match="is not a time"):
         Run(spec(), folder=tmp_path)
+
+
+def test_a_signal_waits_while_a_worker_is_started() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        with jobs._held_back():
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.01)
+            assert heard == []
+        assert heard == [signal.SIGTERM]
+        with ThreadPoolExecutor(1) as pool:  # where no handler can be set
+            pool.submit(lambda: jobs._held_back().__enter__()).result()
+    finally:
+        signal.signal(signal.SIGTERM, before)

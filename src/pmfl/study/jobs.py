@@ -173,19 +173,28 @@ def _play_all(store: Store, specs: list[RunSpec], ranks: int, jobs: int, tell: C
     return [spec for spec in specs if spec.run_id in waiting] if any(team.unfinished for team in teams) else []
 
 
+_waiting: list[int] = []  # signals that came while a worker was being started
+
+
 @contextlib.contextmanager
 def _held_back() -> Iterator[None]:
-    """Signals wait until a worker that is started has handlers of its own: those it inherits are its parent's."""
-    _mask("SIG_BLOCK")
+    """Signals wait while a worker is started: what is raised inside a fork is lost, and workers inherit handlers.
+
+    A mask would not do: threads of libraries would take the signal, and the handler runs here all the same.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # handlers belong to the main thread
+        return
+    _waiting.clear()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda heard, frame: _waiting.append(heard)) for number in numbers}
     try:
         yield
     finally:
-        _mask("SIG_UNBLOCK")
-
-
-def _mask(how: str) -> None:
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(getattr(signal, how), (signal.SIGINT, signal.SIGTERM))
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: it was not set from Python
+        if _waiting:
+            signal.raise_signal(_waiting.pop())
 
 
 def _work(
@@ -202,7 +211,8 @@ def _work(
     stopping = threading.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and says when to stop
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    _mask("SIG_UNBLOCK")
+    if signal.SIGTERM in _waiting:  # it came between the fork and here
+        stopping.set()
     crew = ALONE if join is None else join(specs[0].engine.device)
     store = Store(out, create=True) if crew.leads else None
     play_left(Books(out, store, crew), specs, stopping, threads)
