@@ -186,7 +186,8 @@ def _held_back() -> Iterator[None]:
         yield  # handlers belong to the main thread
         return
     _waiting.clear()
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    names = ("SIGINT", "SIGTERM", "SIGALRM")  # an alarm may be the second try of a signal that met an import
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
     before = {number: signal.signal(number, lambda heard, frame: _waiting.append(heard)) for number in numbers}
     try:
         yield
