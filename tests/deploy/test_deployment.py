@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 
 from pmfl.deploy.control import Control
 from pmfl.deploy.overview import overview
+from pmfl.deploy.result import write_result
 from pmfl.deploy.stopping import running
 from tests.deploy.field import Field, send
 
@@ -60,6 +61,7 @@ def test_a_run_that_was_broken_on_the_way_ends_by_itself(played: Field) -> None:
 
 def test_what_it_ends_with(played: Field) -> None:
     result = played.made.result
+    assert {file.parent for file in write_result(played.made)} == {result}  # again, and in this process
     assert {file.name for file in result.iterdir()} == {"model.safetensors", "model.onnx", "MODEL_CARD.md"}
     assert load_file(result / "model.safetensors")
     card = (result / "MODEL_CARD.md").read_text()
