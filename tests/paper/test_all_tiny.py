@@ -11,7 +11,7 @@ import pytest
 from pmfl.report.paper_figures import plates_of, write_figures
 from pmfl.report.paper_page import verdict_markdown, verdict_rows, write_artefact, write_paper, write_verdicts
 from pmfl.report.paper_tables import to_terminal, write_tables
-from pmfl.report.plates import COLUMN, PAGE
+from pmfl.report.plates import COLUMN, PAGE, Plate
 from pmfl.report.style import svg
 from pmfl.study import archive, papers
 from pmfl.study.answers import StoreSource
@@ -79,7 +79,12 @@ def test_figures_and_tables_from_parquet_alone(tiny: dict[str, View], results: P
         assert to_terminal(again) == to_terminal(evidence), name
         if name in ("nodes-cdf", "deviation", "convergence", "weights", "fluctuation"):
             for ours, theirs in zip(plates_of(evidence.answers), plates_of(again.answers), strict=True):
-                assert svg(theirs.chart(), "f", "") == svg(ours.chart(), "f", "")
+                assert _drawn(theirs) == _drawn(ours), name
+
+
+def _drawn(plate: Plate) -> str:
+    """A picture without the running numbers that the renderer gives to its clips."""
+    return re.sub(r"clip\d+", "clip", svg(plate.chart(), "f", ""))
 
 
 def test_a_partial_archive_is_answered_and_says_so(tiny: dict[str, View], results: Path, tmp_path: Path) -> None:
