@@ -27,13 +27,13 @@ FULL = """
 [base]
 data = { clients = 10 }
 participation = { mean = 0.3, pattern = "markov" }
-training = { rounds = 60 }
+training = { rounds = 600 }
 evaluation = { every = 20 }
 [sweep]
 method = ["pmfl", "mifa", "fedppo"]
 seed = [0, 1]
 """
-SHORT = FULL.replace("rounds = 60", "rounds = 20").replace("every = 20", "every = 10").replace("[0, 1]", "[0]")
+SHORT = FULL.replace("rounds = 600", "rounds = 20").replace("every = 20", "every = 10").replace("[0, 1]", "[0]")
 
 
 @dataclass(frozen=True)
