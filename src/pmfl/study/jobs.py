@@ -7,6 +7,7 @@ and a worker whose parent died stops at once.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import multiprocessing
 import os
@@ -150,7 +151,7 @@ def _play_all(store: Store, specs: list[RunSpec], ranks: int, jobs: int, tell: C
     teams: list[Team] = []
     try:
         for _ in range(jobs):
-            with _held_back():
+            with _held_back(), _not_theirs():
                 if ranks:
                     teams.append(start_crew(context, ranks, _work, arguments))
                 else:
@@ -171,6 +172,16 @@ def _play_all(store: Store, specs: list[RunSpec], ranks: int, jobs: int, tell: C
         held.close()
     waiting = {row.run_id for row in _rows(store, [spec.run_id for spec in specs]) if row.status == "waiting"}
     return [spec for spec in specs if spec.run_id in waiting] if any(team.unfinished for team in teams) else []
+
+
+@contextlib.contextmanager
+def _not_theirs() -> Iterator[None]:
+    """What a forked worker inherits is not its to destroy: a thing with threads would wait for them for ever there."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 _waiting: list[int] = []  # signals that came while a worker was being started
