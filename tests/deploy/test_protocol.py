@@ -166,7 +166,8 @@ class Chaos:
             self.replies.append(self.replies[i])
         answer = self.replies.pop(i)
         if what == "spoil" and answer.data:
-            place = how * 7919 % len(answer.data)
+            # In its header, where we look; that numbers arrive as they were sent is TLS's to see to.
+            place = how * 7919 % (8 + int.from_bytes(answer.data[:8], "little"))
             answer = answer._replace(
                 data=answer.data[:place] + bytes([answer.data[place] ^ 255]) + answer.data[place + 1 :]
             )
