@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, linear
 
 from pmfl.core.client import train_client
 from pmfl.core.method import ClientRule, Measure
@@ -112,6 +112,7 @@ class LocalEngine:
         if workers < 1:
             raise EngineError(f"workers = {workers}", hint="they count from 1")
         keep_freed_memory()
+        first_product()
         self.rule, self.model, self.population = rule, model, population
         self.workers, self.device = workers, torch.device("cpu")
         self.memories = Memories() if memories is None else memories
@@ -184,6 +185,11 @@ def gather_scalars(uplinks: Sequence[Uplink]) -> Scalars:
     """Each scalar of each uplink, as one row per name, on the CPU."""
     names = uplinks[0].scalars if uplinks else {}
     return {name: torch.stack([uplink.scalars[name] for uplink in uplinks]).cpu() for name in names}
+
+
+def first_product() -> None:
+    """Let the libraries of matrix products set themselves up before several threads ask for products at once."""
+    linear(torch.ones(16, 8), torch.ones(8, 8), torch.ones(8))
 
 
 def keep_freed_memory() -> None:
