@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,8 @@ from pmfl.deploy.keeping import Keeping
 from pmfl.deploy.node import Node, Part
 from pmfl.deploy.serve import LiveRun
 from pmfl.deploy.settings import NodeFolder, NodeSettings
-from pmfl.engines.remote import Answer, Seat, Terms
+from pmfl.engines.remote import Answer, RemoteEngine, Seat, Terms
+from pmfl.engines.wire import decode
 from pmfl.study import run as run_module
 from pmfl.study.names import resolve
 from pmfl.study.run import Run
@@ -136,22 +138,28 @@ class Chaos:
             "deliver",
             "deliver twice",
             "lose ask",
+            "spoil ask",
             "error",
             "dies in recall",
             "dies in keep",
             "dies after keep",
         ):
-            self.ask_event(what, i % len(self.asks))
+            self.ask_event(what, i % len(self.asks), i)
         elif self.replies and what in ("bring", "bring twice", "lose reply", "spoil", "replay"):
             self.reply_event(what, i % len(self.replies), i)
 
-    def ask_event(self, what: str, i: int) -> None:
+    def ask_event(self, what: str, i: int, how: int) -> None:
         if what == "deliver twice":
             self.asks.append(self.asks[i])
         if what in ("deliver", "deliver twice"):
             self.deliver(i)
         elif what == "lose ask":
             self.asks.pop(i)
+        elif what == "spoil ask":
+            ticket, k, data = self.asks.pop(i)
+            reply = self.nodes[k].answer(spoilt(data, how))
+            assert decode(reply, 1 << 20).words["kind"] == "no", "a node believed an ask that was damaged"
+            self.replies.append(Answer(ticket, reply))
         elif what == "error":
             self.replies.append(Answer(self.asks.pop(i)[0], None, "error"))
         else:
@@ -166,11 +174,7 @@ class Chaos:
             self.replies.append(self.replies[i])
         answer = self.replies.pop(i)
         if what == "spoil" and answer.data:
-            # In its header, where we look; that numbers arrive as they were sent is TLS's to see to.
-            place = how * 7919 % (8 + int.from_bytes(answer.data[:8], "little"))
-            answer = answer._replace(
-                data=answer.data[:place] + bytes([answer.data[place] ^ 255]) + answer.data[place + 1 :]
-            )
+            answer = answer._replace(data=spoilt(answer.data, how))
         if what == "replay" and self.said:
             answer = answer._replace(data=self.said[how % len(self.said)])
         if what != "lose reply":
@@ -193,6 +197,12 @@ class Chaos:
     def part(self) -> Part:
         method = resolve("method", self.method)(**spec(self.method).method.params)
         return Part(method, self.world.model, self.world.population)
+
+
+def spoilt(data: bytes, how: int) -> bytes:
+    """A message of which one bit has turned, anywhere."""
+    place, bit = how * 7919 % len(data), how % 8
+    return data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]
 
 
 class Mortal(Keeping):
@@ -322,6 +332,7 @@ EVENTS = [
     *LIKELY * 4,
     "deliver twice",
     "lose ask",
+    "spoil ask",
     "error",
     "bring twice",
     "lose reply",
@@ -340,6 +351,24 @@ EVENTS = [
     "after save",
 ]
 stories = st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 1000)), max_size=150)
+
+
+@pytest.mark.parametrize("what", ["spoil", "spoil ask"])
+def test_one_turned_bit_after_the_other_is_refused_and_counted(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    reasons, count = list[str](), RemoteEngine._count
+
+    def counted(engine: RemoteEngine, reason: str) -> str:
+        reasons.append(reason)
+        return count(engine, reason)
+
+    monkeypatch.setattr(RemoteEngine, "_count", counted)
+    events = [(event, how) for how in range(0, 1000, 17) for event in ("deliver", what)]
+    run, history, _ = play(Chaos(tmp_path, events, world, "pmfl"), "pmfl")
+    assert Counter(reasons)["damaged" if what == "spoil" else "declined"] >= 5
+    assert int(run.engine.tally.refused.sum()) == len(reasons)
+    assert model_sha256(run.w) == undisturbed(world, "pmfl", history)
 
 
 @pytest.mark.parametrize("method", ["mifa", "fedvarp"])

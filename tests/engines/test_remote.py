@@ -90,6 +90,17 @@ def honest(run: Run, **change: Any) -> Reply:
     return reply
 
 
+def turned(reply: Reply, place: int) -> Reply:
+    """The same with one bit turned, among the numbers if the place is near the end."""
+
+    def damaged(k: int, data: bytes) -> bytes:
+        raw = bytearray(reply(k, data) or b"")
+        raw[place] ^= 1
+        return bytes(raw)
+
+    return damaged
+
+
 def only(k: int, wrong: Reply, right: Reply) -> Reply:
     return lambda who, data: (wrong if who == k else right)(who, data)
 
@@ -127,6 +138,7 @@ BAD: dict[str, list[Callable[[Run], Reply]]] = {
         lambda run: honest(run, tensors={SCALAR + "samples": None}),
         lambda run: honest(run, tensors={SCALAR + "samples": torch.ones(2)}),
     ],
+    "damaged": [lambda run: turned(honest(run), -1), lambda run: turned(honest(run), -40)],
     "another client": [lambda run: honest(run, words={"client": 2}), lambda run: honest(run, words={"client": True})],
     "another round": [lambda run: honest(run, words={"ask": "0" * 32}), lambda run: honest(run, words={"kind": "x"})],
     "not finite": [lambda run: honest(run, tensors={"vector": run.w * float("nan")})],

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import tracemalloc
 from typing import Any
@@ -25,14 +26,26 @@ def sample() -> dict[str, torch.Tensor]:
     }
 
 
+OPENING = b'{"__metadata__": {"sha256": "'
+SEAL = slice(8 + len(OPENING), 8 + len(OPENING) + 64)
+
+
 def made(header: object, data: bytes = b"", size: int | None = None) -> bytes:
-    """A message with any header at all."""
+    """A message with any header at all, by somebody who knows how messages are sealed."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return (len(text) if size is None else size).to_bytes(8, "little") + text + data
+    return sealed((len(text) if size is None else size).to_bytes(8, "little") + text + data)
 
 
-def ours(**tensors: object) -> dict[str, object]:
-    return {"__metadata__": {"pmfl": "{}"}, **tensors}
+def sealed(data: bytes) -> bytes:
+    """The same with the right hash, if there is a place for it."""
+    if data[8 : SEAL.start] != OPENING:
+        return data
+    name = hashlib.sha256(data[: SEAL.start] + b"0" * 64 + data[SEAL.stop :]).hexdigest().encode()
+    return data[: SEAL.start] + name + data[SEAL.stop :]
+
+
+def ours(words: object = "{}", **tensors: object) -> dict[str, object]:
+    return {"__metadata__": {"sha256": "0" * 64, "pmfl": words}, **tensors}
 
 
 def entry(dtype: object = "F32", shape: object = (1,), offsets: object = (0, 4)) -> dict[str, object]:
@@ -65,12 +78,18 @@ NAN, INF = b"\x00\x00\xc0\x7f", b"\x00\x00\x80\x7f"
         (made(b" " * (MOST_WORDS + 8)), "too large"),
         (made(b"[]"), "malformed"),
         (made(b"\xff\xfe"), "malformed"),
-        (made(b"[" * 100_000), "malformed"),
-        (made(b'{"a": ' + b"9" * 10_000 + b"}"), "malformed"),
-        (made({"__metadata__": {"pmfl": "{}", "more": "1"}}), "malformed"),
-        (made({"__metadata__": {"pmfl": 3}}), "malformed"),
-        (made({"__metadata__": {"pmfl": "[1]"}}), "malformed"),
-        (made({"__metadata__": {"pmfl": '{"a": NaN}'}}), "malformed"),
+        (made({"__metadata__": {"pmfl": "{}"}}), "malformed"),
+        (made(OPENING), "malformed"),
+        (made(OPENING, b"0" * 64 + b'"}}'), "malformed"),
+        (made(OPENING + b"0" * 64), "malformed"),
+        (made(OPENING + b"0" * 64 + b"\xff\xfe"), "malformed"),
+        (made(OPENING + b"0" * 64 + b'"}, "a": ' + b"[" * 100_000), "malformed"),
+        (made(OPENING + b"0" * 64 + b'", "pmfl": "{}"}, "a": ' + b"9" * 10_000 + b"}"), "malformed"),
+        (made({"__metadata__": {"sha256": "0" * 64, "pmfl": "{}", "more": "1"}}), "malformed"),
+        (made(OPENING + b"0" * 64 + b'"}, "__metadata__": 3}'), "malformed"),
+        (made(ours(3)), "malformed"),
+        (made(ours("[1]")), "malformed"),
+        (made(ours('{"a": NaN}')), "malformed"),
         (made({}), "malformed"),
         (made(ours(a=3)), "malformed"),
         (made(ours(a=entry("F99")), b"1234"), "malformed"),
@@ -101,6 +120,26 @@ def test_what_cannot_be_is_refused(data: bytes, reason: str) -> None:
     assert caught.value.reason == reason
 
 
+def test_the_seal_is_a_hash_of_all_other_bytes() -> None:
+    data = encode(WORDS, sample())
+    assert sealed(data) == data
+    assert decode(made(ours('{"a": 1}', a=entry()), bytes(4)), LIMIT) == ({"a": 1}, {"a": torch.zeros(1)})
+
+
+def test_a_bit_that_turned_on_the_way_is_noticed_wherever_it_is() -> None:
+    data = encode(WORDS, {"vector": torch.linspace(-1, 1, 7), "scalar:loss": torch.tensor(0.25)})
+    reasons = set[str]()
+    for bit in range(8 * len(data)):
+        turned = bytearray(data)
+        turned[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(Refused) as caught:
+            decode(bytes(turned), LIMIT)
+        reasons.add(caught.value.reason)
+        if bit >= 8 * SEAL.start:
+            assert caught.value.reason == "damaged"
+    assert reasons == {"damaged", "malformed"}
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
@@ -114,7 +153,7 @@ entries = st.fixed_dictionaries(
     }
 )
 headers = st.fixed_dictionaries(
-    {"__metadata__": st.just({"pmfl": "{}"}) | json_values}, optional={"a": entries | json_values, "b": entries}
+    {"__metadata__": st.just(ours()["__metadata__"]) | json_values}, optional={"a": entries | json_values, "b": entries}
 )
 
 
@@ -131,11 +170,11 @@ def garbage(draw: Any) -> bytes:
         raw = bytearray(good)
         for place, value in draw(st.lists(st.tuples(st.integers(0, len(raw) - 1), st.integers(0, 255)), min_size=1)):
             raw[place] = value
-        return bytes(raw)
+        return sealed(bytes(raw)) if draw(st.booleans()) else bytes(raw)
     if kind == "joined":
         return good + bytes(draw(st.binary(min_size=1, max_size=20)))
     if kind == "words":
-        return made({"__metadata__": {"pmfl": json.dumps(draw(json_values))}})
+        return made(ours(json.dumps(draw(json_values))))
     return made(draw(headers), bytes(draw(st.binary(max_size=64))), draw(st.none() | st.integers(0, 2**64 - 1)))
 
 

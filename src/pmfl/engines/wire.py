@@ -1,7 +1,8 @@
 """What travels between a server and its nodes: a few words and named tensors, in the form of a safetensors file.
 
 Whoever reads trusts nobody: sizes, shapes, types and finiteness are checked before anything is believed, and reading
-takes no more memory than a small multiple of what has arrived.
+takes no more memory than a small multiple of what has arrived. Every message carries a hash of all its other bytes, so
+that one which was damaged on its way is refused also where no certificate guards it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ TYPES = {
     "BOOL": torch.bool,
 }
 _NAMES = {dtype: name for name, dtype in TYPES.items()}
+_UNSEALED = b"0" * 64  # stands where the hash will be while the hash is taken
+_OPENING = b'{"__metadata__": {"sha256": "'  # of every header, so that its place is known before anything is parsed
+_SEAL = slice(8 + len(_OPENING), 8 + len(_OPENING) + len(_UNSEALED))
 
 
 class Refused(Exception):
@@ -50,7 +54,8 @@ class Parcel(NamedTuple):
 
 def encode(words: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
     """A message: words are plain JSON values. The same content gives the same bytes."""
-    header: dict[str, Any] = {"__metadata__": {"pmfl": json.dumps(words, sort_keys=True, allow_nan=False)}}
+    said = json.dumps(words, sort_keys=True, allow_nan=False)
+    header: dict[str, Any] = {"__metadata__": {"sha256": _UNSEALED.decode(), "pmfl": said}}
     parts, end = list[bytes](), 0
     for name, tensor in tensors.items():
         flat = tensor.detach().cpu().contiguous().reshape(-1)
@@ -59,7 +64,8 @@ def encode(words: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
         header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header, allow_nan=False).encode()
     text += b" " * (-len(text) % 8)
-    return b"".join([len(text).to_bytes(8, "little"), text, *parts])
+    head = len(text).to_bytes(8, "little") + text
+    return b"".join([head[: _SEAL.start], _sealing(head, *parts), head[_SEAL.stop :], *parts])
 
 
 def decode(data: bytes, limit: int) -> Parcel:
@@ -67,7 +73,7 @@ def decode(data: bytes, limit: int) -> Parcel:
     if len(data) > limit:
         raise Refused("too large", f"{len(data)} bytes, of at most {limit}")
     header, rest = _header(data)
-    words = _words(header.pop("__metadata__", None))
+    words = _words(header.pop("__metadata__"))
     if len(header) > MOST_TENSORS:
         raise Refused("malformed", f"{len(header)} tensors, of at most {MOST_TENSORS}")
     tensors, end = dict[str, Tensor](), 0
@@ -91,12 +97,25 @@ def _header(data: bytes) -> tuple[dict[str, Any], memoryview]:
     size = int.from_bytes(data[:8], "little") if len(data) >= 8 else -1
     if not 0 <= size <= min(MOST_WORDS, len(data) - 8):
         raise Refused("malformed", "the header has no length that could be")
+    if data[8 : _SEAL.start] != _OPENING or size < _SEAL.stop - 8:
+        raise Refused("malformed", "it does not begin as messages of this version of pmfl do")
+    if data[_SEAL] != _sealing(data):
+        raise Refused("damaged", "its hash is not that of its bytes")
     header = _json(bytes(data[8 : 8 + size]))
     return header, memoryview(data)[8 + size :]
 
 
+def _sealing(head: bytes, *parts: bytes) -> bytes:
+    """The hash of a message, of which the hash itself is no part."""
+    found = hashlib.sha256(head[: _SEAL.start] + _UNSEALED)
+    found.update(memoryview(head)[_SEAL.stop :])  # a message may be large: it is not copied for this
+    for part in parts:
+        found.update(part)
+    return found.hexdigest().encode()
+
+
 def _words(found: object) -> dict[str, Any]:
-    text = found.get("pmfl") if isinstance(found, dict) and len(found) == 1 else None
+    text = found.get("pmfl") if isinstance(found, dict) and set(found) == {"sha256", "pmfl"} else None
     if not isinstance(text, str):
         raise Refused("malformed", "there are no words of ours in it")
     return _json(text.encode("utf-8", "surrogatepass"))
