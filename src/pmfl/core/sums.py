@@ -19,6 +19,7 @@ FIXED_POINT = 2.0**40  # resolution 1e-12
 RANGE = 2.0**22  # |sum of terms| stays below it, so int64 cannot overflow
 SMALL = 2.0**12  # integers of float64 end at 2^53: sums of terms below this are exact there too
 BLOCK = 1 << 15  # entries at a time: the float64 and int64 scratch stays in cache
+WIDE = 1 << 20  # the same on a device with room for it
 
 
 def exact_weighted_sum(
@@ -33,6 +34,8 @@ def exact_weighted_sum(
     >>> from_fixed_point(total, torch.float32)
     tensor([ 6.5000, -1.0000])
     """
+    if isinstance(vectors, Tensor) and vectors.device.type != "cpu":
+        return sum_of_rows(weights, vectors)
     device = vectors[0].device if len(vectors) else torch.device("cpu")
     total = torch.zeros(size, dtype=torch.int64, device=device)
     block = BLOCK if device.type == "cpu" else max(size, 1)
@@ -45,6 +48,13 @@ def exact_weighted_sum(
             terms = vector[start : start + block].to(torch.float64, copy=True)
             into += terms.mul_(weight * FIXED_POINT).round_().long()
     return total
+
+
+def sum_of_rows(weights: Sequence[float], rows: Tensor) -> Tensor:
+    """The same integers from rows [n, P] on a wide device, which likes few operations on many numbers."""
+    scales = torch.tensor(weights, dtype=torch.float64).mul_(FIXED_POINT).to(rows.device)[:, None]
+    parts = [(part.double() * scales).round_().long().sum(0) for part in torch.split(rows, WIDE, dim=1)]
+    return torch.cat(parts)
 
 
 def _sum_in_float(weights: Sequence[float], parts: Sequence[Vector]) -> Tensor:

@@ -107,9 +107,8 @@ class LanesEngine:
             nothing = sent.w.new_zeros((0, sent.w.numel()))
             return LanesReplies(Seen(chosen.clone(), {}), clients, nothing, nothing, now.t)
         vectors, changes, scalars = zip(*groups, strict=True)
-        names = scalars[0]
-        together: Scalars = {name: torch.cat([group[name] for group in scalars]).cpu() for name in names}
-        seen = Seen(chosen.clone(), together)
+        numbers = torch.stack([torch.cat([group[name] for group in scalars]) for name in scalars[0]]).cpu()
+        seen = Seen(chosen.clone(), dict(zip(scalars[0], numbers, strict=True)))
         return LanesReplies(seen, clients, torch.cat(vectors), torch.cat(changes), now.t)
 
     def evaluate(self, w: Vector, split: Split, dataset: Dataset) -> Scores:

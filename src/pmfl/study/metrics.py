@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
 from pmfl.core.method import Replies, Total
 from pmfl.core.types import Seen, Vector
@@ -42,10 +43,12 @@ def deviation(replies: Replies) -> dict[str, float]:
 
 def from_mean(updates: Sequence[Vector], total: Total) -> Tensor:
     """1 - Sim(Delta_k, mean Delta) of each of these updates, where ``total`` sums over all; NaN for a zero one."""
-    centre = total([1.0] * len(updates))  # it has the direction of the mean
-    similar = [torch.nn.functional.cosine_similarity(update.double(), centre, dim=0).cpu() for update in updates]
-    moved = torch.tensor([bool(update.any()) for update in updates], dtype=torch.bool)
-    return torch.where(moved, 1 - torch.tensor(similar, dtype=torch.float64), torch.nan)
+    centre = total([1.0] * len(updates))  # it has the direction of the mean; all ranks add it up, whoever has updates
+    if not updates:
+        return torch.zeros(0, dtype=torch.float64)
+    similar = torch.stack([cosine_similarity(update.double(), centre, dim=0) for update in updates])
+    moved = torch.stack([update.any() for update in updates])
+    return torch.where(moved, 1 - similar, torch.nan).cpu()  # a device is waited for once
 
 
 def training_metrics(seen: Seen) -> dict[str, float]:

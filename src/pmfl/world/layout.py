@@ -22,12 +22,13 @@ Views: TypeAlias = tuple[Tensor, ...]
 
 
 def transformed(*tensors: Tensor) -> bool:
-    """Whether a ``torch.func`` transform is at work on any of these.
-
-    Some operations (group normalisation is one) cannot cope with channels-last memory under ``torch.vmap``, and none
-    gains from it there.
-    """
+    """Whether a ``torch.func`` transform is at work on any of these."""
     return any(debug_unwrap(x) is not x for x in tensors)
+
+
+def in_default_order(tensors: Views) -> Views:
+    """Copies of those that lie channels-last, which group normalisation cannot take under ``torch.vmap``."""
+    return tuple(x.contiguous() for x in tensors)
 
 
 class Slot(NamedTuple):
@@ -62,20 +63,13 @@ class Layout:
         self._plan = [(None if len(slot.shape) == 1 else slot.stored, slot.channels_last) for slot in self.slots]
         self._opened = threading.local()
 
-    def views(self, w: Vector, plain: bool = False) -> Views:
-        """Every parameter as a view of ``w``; ``plain``: kernels as copies in torch's default order."""
+    def views(self, w: Vector) -> Views:
+        """Every parameter as a view of ``w``."""
         parts = w.split_with_sizes(self.sizes)
-        if plain:
-            return tuple(self._plainly(part, slot) for part, slot in zip(parts, self.slots, strict=True))
         return tuple(
             part if shape is None else part.reshape(shape).permute(0, 3, 1, 2) if channels_last else part.reshape(shape)
             for part, (shape, channels_last) in zip(parts, self._plan, strict=True)
         )
-
-    @staticmethod
-    def _plainly(part: Tensor, slot: Slot) -> Tensor:
-        part = part.reshape(slot.stored)
-        return part.permute(0, 3, 1, 2).contiguous() if slot.channels_last else part
 
     def pack(self, tensors: Sequence[Tensor]) -> Vector:
         """The vector whose views are these tensors."""
@@ -85,19 +79,19 @@ class Layout:
         ]
         return torch.cat(parts) if parts else torch.zeros(0)
 
-    def open(self, w: Vector, plain: bool = False) -> Views:
+    def open(self, w: Vector) -> Views:
         """The views of ``w``, kept for the ``close`` that follows in this thread.
 
         A loss calls ``represent`` and then ``classify`` with the same vector. Two splits would mean two gradients of
         full length and their sum: 5 % of the training time of a CNN.
         """
-        views = self.views(w, plain)
+        views = self.views(w)
         # Views made without a graph must not serve a call that needs one, and cost nothing to make again.
         self._opened.pair = (w, views) if w.requires_grad and torch.is_grad_enabled() else None
         return views
 
-    def close(self, w: Vector, plain: bool = False) -> Views:
+    def close(self, w: Vector) -> Views:
         """The views that ``open`` made of this very vector, or new ones; nothing is kept any longer."""
         pair: tuple[Vector, Views] | None = getattr(self._opened, "pair", None)
         self._opened.pair = None
-        return pair[1] if pair is not None and pair[0] is w else self.views(w, plain)
+        return pair[1] if pair is not None and pair[0] is w else self.views(w)

@@ -22,7 +22,7 @@ from pmfl.core.types import Masks, Model, Vector
 from pmfl.errors import SpecError
 from pmfl.world.fitness import Parts, find_parts, refuse_unfit, replace_layers, unfit
 from pmfl.world.fitness import replace_batchnorm as replace_batchnorm
-from pmfl.world.layout import Layout, Slot, Views, transformed
+from pmfl.world.layout import Layout, Slot, Views, in_default_order, transformed
 from pmfl.world.masks import Feed, key_dropout
 from pmfl.world.masks import draw_masks as draw_masks
 
@@ -181,13 +181,15 @@ class Fitted:
 
     def represent(self, w: Vector, x: Tensor, masks: Masks) -> Tensor:
         """z = projector(encoder(x))."""
-        plain = transformed(w, x)
-        x = x.contiguous() if plain or not self.channels_last else x
-        return self.mine.represent.run(self.layout.open(w, plain), x, masks)
+        p, transforming = self.layout.open(w), transformed(w, x)
+        x = x.contiguous() if transforming or not self.channels_last else x
+        return self.mine.represent.run(in_default_order(p) if transforming else p, x, masks)
 
     def classify(self, w: Vector, z: Tensor, masks: Masks) -> Tensor:
         """The class scores of z."""
-        return self.mine.classify.run(self.layout.close(w, transformed(w, z)), z, masks[self.masks_before :])
+        p = self.layout.close(w)
+        p = in_default_order(p) if transformed(w, z) else p
+        return self.mine.classify.run(p, z, masks[self.masks_before :])
 
 
 def _fit(

@@ -20,12 +20,13 @@ from pmfl.core.params import Share, Size
 from pmfl.core.types import Masks, Model, Vector
 from pmfl.errors import SpecError
 from pmfl.world.dense import dense
-from pmfl.world.layout import Layout, Slot, Views, transformed
+from pmfl.world.layout import Layout, Slot, Views, in_default_order, transformed
 from pmfl.world.masks import drop
+from pmfl.world.patches import convolved_and_halved
 
 Projection = Literal["hidden", "moon"]
 Shape: TypeAlias = tuple[int, ...]  # of a sample as data sets hold it: (height, width, channels) or (features,)
-Encode: TypeAlias = Callable[[Views, Tensor], Tensor]
+Encode: TypeAlias = Callable[[Views, Tensor, bool], Tensor]  # the last: whether ``torch.func`` transforms it
 
 CHANNELS = 32  # of both convolutions of the paper's networks
 IN_CACHE = 16  # images at a time where no gradient is asked for: what lies between two layers then stays in cache
@@ -121,7 +122,7 @@ def mlp(
         raise SpecError(f"mlp: hidden = {hidden!r}", hint="widths count from 1")
     is_image = len(shape) == 3
 
-    def encode(p: Views, x: Tensor) -> Tensor:
+    def encode(p: Views, x: Tensor, transforming: bool) -> Tensor:
         return x.permute(0, 2, 3, 1).flatten(1) if is_image else x
 
     return _headed([], encode, (prod(shape), *widths), classes, dtype, projection, keep=1.0)
@@ -152,8 +153,9 @@ def resnet18_gn(
                 draws += [_kernel(channels_out, width, 1), *_norm(channels_out)]
             width = channels_out
 
-    def encode(p: Views, x: Tensor) -> Tensor:
-        take = iter(p)
+    def encode(p: Views, x: Tensor, transforming: bool) -> Tensor:
+        x, *kernels = in_default_order((x, *p)) if transforming else (x, *p)
+        take = iter(kernels)
 
         def convolve(x: Tensor, stride: int, padding: int) -> Tensor:
             x = torch.conv2d(x, next(take), None, stride, padding)
@@ -195,9 +197,14 @@ def _cnn(
     draws = [_kernel(CHANNELS, channels, 3), _constant(CHANNELS), _kernel(CHANNELS, CHANNELS, 3), _constant(CHANNELS)]
     widths = (CHANNELS * (height // 4) * (width // 4), *hidden)
 
-    def encode(p: Views, x: Tensor) -> Tensor:
+    def encode(p: Views, x: Tensor, transforming: bool) -> Tensor:
         if len(x) > IN_CACHE and x.device.type == "cpu" and not torch.is_grad_enabled():
-            return torch.cat([encode(p, x[i : i + IN_CACHE]) for i in range(0, len(x), IN_CACHE)])
+            return torch.cat([encode(p, x[i : i + IN_CACHE], transforming) for i in range(0, len(x), IN_CACHE)])
+        if transforming:
+            x = x.permute(0, 2, 3, 1)
+            for kernel, bias in ((p[0], p[1]), (p[2], p[3])):
+                x = convolved_and_halved(x, kernel.permute(0, 2, 3, 1), bias)
+            return x.flatten(1)
         x = torch.relu(halved(torch.conv2d(x, p[0], p[1], padding=1)))
         x = torch.relu(halved(torch.conv2d(x, p[2], p[3], padding=1)))
         return x.permute(0, 2, 3, 1).flatten(1)
@@ -235,16 +242,15 @@ def _headed(
     layout = Layout([Slot(draw.shape, len(draw.shape) == 4) for draw in draws])
 
     def represent(w: Vector, x: Tensor, masks: Masks) -> Tensor:
-        plain = transformed(w, x)
-        p = layout.open(w, plain)
-        x = encode(p, x.contiguous() if plain else x)
+        p, transforming = layout.open(w), transformed(w, x)
+        x = encode(p, x, transforming)
         for layer, i in enumerate(range(first, last_hidden, 2)):
             if masks:
                 x = drop(x, masks[layer], keep)
-            x = torch.relu(dense(x, p[i], p[i + 1], plain=plain))
+            x = torch.relu(dense(x, p[i], p[i + 1], plain=transforming))
         if projection == "moon":
-            x = torch.relu(dense(x, p[-6], p[-5], plain=plain))
-            x = dense(x, p[-4], p[-3], plain=plain)
+            x = torch.relu(dense(x, p[-6], p[-5], plain=transforming))
+            x = dense(x, p[-4], p[-3], plain=transforming)
         return x
 
     def classify(w: Vector, z: Tensor, masks: Masks) -> Tensor:
