@@ -3,6 +3,7 @@
 import json
 import signal
 import ssl
+from pathlib import Path
 
 import httpx
 import pytest
@@ -71,6 +72,20 @@ def test_what_it_ends_with(played: Field) -> None:
     assert [row.split("|")[2].strip() for row in rows] == ["node-0", "node-1"]
     replies = [client["replies"] for client in played.status["clients"]]
     assert [int(row.split("|")[3]) for row in rows] == replies
+
+
+def test_a_run_that_diverges_ends_at_once_and_says_so(tmp_path: Path) -> None:
+    study = ("method=fedavg", f"training.rounds={ROUNDS}", "training.client_lr=1e30")
+    with Field(tmp_path, 1, *study, deadline=3.0) as field:
+        assert field.until(lambda: field.done, 240) is not None, logs(field)
+    assert field.started["server"].returncode == 4
+    said = (tmp_path / "server.out").read_text()
+    assert "error[N100]: diverged in round" in said
+    assert "lower training.client_lr" in said
+    assert overview(tmp_path)["state"] == "diverged"
+    assert field.server_known["restarts"] == {}
+    events = [json.loads(line)["what"] for line in (field.made.folder / "events.log").read_text().splitlines()]
+    assert events.count("app began") == 1
 
 
 def test_nothing_is_left_running(played: Field) -> None:

@@ -15,6 +15,9 @@ ENDS += "f.write_text('x' * (n + 1)); sys.exit([-1, 1, int(sys.argv[2])][min(n, 
 WAITS = "import time; time.sleep(60)"
 
 
+BORN = Guarded.__init__
+
+
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Supervisors of one line each, brought back at once."""
@@ -62,3 +65,24 @@ def test_a_supervisor_says_what_is_wrong(
     create(tmp_path, 1, {}, [])
     assert guards.main(["node", str(tmp_path), "4"]) == 2
     assert "nodes/4" in capsys.readouterr().err
+
+
+def test_a_supervisor_is_started_as_a_process_that_knows_its_parent(tmp_path: Path) -> None:
+    one = object.__new__(Guarded)
+    BORN(one, ["server", str(tmp_path / "none")])
+    ends = time.monotonic() + 60
+    while (code := one.look()) is None:
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+    assert code == 2  # there is no such folder
+    one.stop()
+
+
+def test_a_supervisor_that_does_not_listen_is_ended_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guards, "GRACE", 0.1)
+    one = Guarded(["import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"])
+    one.look()
+    assert one.process is not None
+    time.sleep(0.5)
+    one.stop()
+    assert one.process.poll() == -9

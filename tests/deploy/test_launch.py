@@ -24,6 +24,7 @@ from pmfl.deploy import launch_check, launch_superlink, launch_supernode
 from pmfl.deploy.brisk import Brisk
 from pmfl.deploy.control import Control, app_files
 from pmfl.deploy.create import create
+from pmfl.deploy.endings import Ended
 from pmfl.deploy.gate import Gate
 from pmfl.deploy.keys import write_secret
 from pmfl.deploy.launch_check import look, preflight
@@ -183,8 +184,9 @@ def test_a_study_that_cannot_be_played_is_said_with_its_own_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     create(tmp_path, 1, {}, ["data.dataset=nothing-of-that-name"])
-    with pytest.raises(EngineError, match="nothing-of-that-name"):
+    with pytest.raises(Ended, match="nothing-of-that-name") as caught:
         preflight(tmp_path)
+    assert caught.value.exit_code == 2
     launch_check.main([str(tmp_path)])
     assert "nothing-of-that-name" in capsys.readouterr().out
 

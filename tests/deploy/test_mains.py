@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,17 +12,32 @@ from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import SubStatus
 from flwr.supercore.constant import TaskType
 from flwr.supercore.task_identity import TaskIdentity
 
-from pmfl.deploy import guard, launch_client_app, launch_server_app, result, supervise_node, supervise_server
+from pmfl.deploy import (
+    guard,
+    launch_client_app,
+    launch_server_app,
+    launch_superlink,
+    launch_supernode,
+    result,
+    supervise_node,
+    supervise_server,
+)
 from pmfl.deploy.brisk import Brisk
 from pmfl.deploy.create import create
+from pmfl.deploy.gate import Gate
+from pmfl.deploy.keys import write_secret
 from pmfl.deploy.processes import Stopped
+from pmfl.deploy.serve import serve
+from pmfl.deploy.settings import NodeFolder
 from pmfl.errors import SpecError
+from tests.deploy.fake import Hand, Straight, deployment, node
 
 
 class Enough(Exception):
@@ -50,7 +67,7 @@ def parents(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Whose death would end this process; nobody's here."""
     found: list[int] = []
     monkeypatch.setenv("PMFL_PARENT", "77")
-    for module in (launch_client_app, launch_server_app):
+    for module in (launch_client_app, launch_server_app, launch_superlink, launch_supernode):
         monkeypatch.setattr(module, "die_with_parent", found.append)
     monkeypatch.setattr("pmfl.deploy.processes.die_with_parent", found.append)
     return found
@@ -209,3 +226,74 @@ def test_the_result_is_written_by_a_process_of_its_own(
     monkeypatch.setattr(result, "write_result", lambda given: [given.root / "model", given.root / "card"])
     result.main([str(made.root)])
     assert capsys.readouterr().out.split() == [str(tmp_path / "model"), str(tmp_path / "card")]
+
+
+def test_flowers_server_is_started_with_its_flags_and_behind_the_gate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parents: list[int]
+) -> None:
+    made = create(tmp_path, 1, {}, [])
+    write_secret(made.folder / "control.secret")
+    monkeypatch.setenv("PMFL_BODY_LIMIT", "1000")
+    served, started = list[Any](), list[list[str]]()
+    monkeypatch.setattr(uvicorn, "run", lambda app, **options: served.append(app))
+    monkeypatch.setattr(sys, "argv", ["before"])
+
+    def superlink() -> None:
+        started.append(sys.argv)
+        uvicorn.run(app="Flower's")
+
+    monkeypatch.setattr(launch_superlink, "flower_superlink", superlink)
+    launch_superlink.main([str(tmp_path)])
+    assert started == [["flower-superlink", *launch_superlink.flags(made)]]
+    (gate,) = served
+    assert isinstance(gate, Gate)
+    assert str(gate.app) == "Flower's"
+    assert parents == [77]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_flowers_node_ends_with_its_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parents: list[int], fails: bool
+) -> None:
+    """Also when it ends with an error: its threads would keep the process there, serving nobody."""
+    create(tmp_path, 1, {}, [])
+    told = list[Any]()
+
+    class Over(BaseException):
+        """Instead of the end of this process."""
+
+    def end(code: int) -> None:
+        told.append(code)
+        raise Over
+
+    def supernode() -> None:
+        told.append(sys.argv)
+        if fails:
+            raise RuntimeError("no server")
+
+    monkeypatch.setattr(launch_supernode, "adjust", lambda node: told.append(node.settings.client))
+    monkeypatch.setattr(launch_supernode, "flower_supernode", supernode)
+    monkeypatch.setattr(os, "_exit", end)
+    monkeypatch.setattr(sys, "argv", ["before"])
+    with pytest.raises(Over):
+        launch_supernode.main([str(tmp_path), "0", "9100"])
+    node = NodeFolder.open(tmp_path, 0)
+    assert told == [0, ["flower-supernode", *launch_supernode.flags(node, 9100)], 1]
+    assert parents == [77]
+
+
+def test_without_the_packages_for_onnx_model_and_card_are_written_and_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = deployment(tmp_path)
+    serve(made, Straight({k: node(made, k).answer for k in range(3)}), clock=Hand())
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    assert [file.name for file in result.write_result(made)] == ["model.safetensors", "MODEL_CARD.md"]
+    assert "left out: pip install 'pmfl[export]'" in (made.result / "MODEL_CARD.md").read_text()
+
+    def refuse(results: Path, run_id: str, file: Path) -> Path:
+        raise SpecError("another error", code="S999")
+
+    monkeypatch.setattr(result, "export_model", refuse)
+    with pytest.raises(SpecError, match="another error"):
+        result.write_result(made)

@@ -75,7 +75,8 @@ def test_without_a_server_nobody_is_here(tmp_path: Path, status: Any, supervisor
     made.status.write_text(json.dumps(status))
     Journal(made.folder).state(supervisor, error="boom")
     found = overview(tmp_path, now=1000.0)
-    assert found["state"] == state
+    assert (found["state"], found["error"]) == (state, "boom")
+    assert "note: boom" in as_text(found)
     assert not any(client["here"] for client in found["clients"])
 
 
@@ -86,6 +87,19 @@ def test_where_the_model_is(tmp_path: Path) -> None:
     text = as_text(overview(tmp_path))
     assert f"the model is in {made.result}" in text
     assert "note: a note" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(None, "?"), (0.4, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "120 min"), (7200, "2 h"), (172800, "2 d")],
+)
+def test_how_long_is_left_in_words(tmp_path: Path, seconds: float | None, words: str) -> None:
+    made = create(tmp_path, 1, {}, [])
+    made.status.write_text(json.dumps({**STATUS, "seconds_left": seconds}))
+    lock = Lock(made.folder / "supervisor.lock", "it")
+    lock.take()
+    assert as_text(overview(tmp_path)).splitlines()[0].endswith(f"about {words} left")
+    lock.release()
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", "\0"])
@@ -151,6 +165,15 @@ def test_what_does_not_stop_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(EngineError, match=f"still running: up .process {os.getpid()}"):
         stop(tmp_path)
     lock.release()
+
+
+def test_one_that_was_brought_back_meanwhile_is_asked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[dict[str, int]] = [{"up": 5}, {"up": 5, "server": 6}, {}]
+    asked = list[int]()
+    monkeypatch.setattr(stopping, "running", lambda root: found.pop(0))
+    monkeypatch.setattr(stopping, "_ask", asked.append)
+    assert stop(tmp_path) == ["server", "up"]
+    assert asked == [5, 6]
 
 
 def test_a_supervisor_of_another_user_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

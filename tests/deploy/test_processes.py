@@ -153,6 +153,32 @@ def test_a_taken_port_is_said_and_a_freed_one_is_used() -> None:
     wait_for_port("127.0.0.1", port, Stopped())
 
 
+def test_asked_to_stop_while_a_port_is_taken() -> None:
+    stopped = Stopped()
+    stopped.set()
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        with pytest.raises(StoreError, match="is taken by another program"):
+            wait_for_port("127.0.0.1", server.getsockname()[1], stopped)
+
+
+def test_what_ended_by_itself_meanwhile_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(pid: int, number: int) -> None:
+        raise ProcessLookupError
+
+    monkeypatch.setattr("pmfl.deploy.processes.leftovers", lambda marker: [7])
+    monkeypatch.setattr(os, "kill", gone)
+    assert end_leftovers("x") == [7]
+
+    def forbidden(pid: int, number: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", forbidden)
+    with pytest.raises(PermissionError):
+        end_leftovers("x")
+
+
 def test_what_an_earlier_supervisor_left_is_ended_and_nothing_else(tmp_path: Path) -> None:
     sleep = "import sys, time; print('x', flush=True); time.sleep(60)"
     mine, other = (

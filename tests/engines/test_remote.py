@@ -260,8 +260,9 @@ def test_with_everybody_gone_a_round_is_given_up_at_once(run: Run) -> None:
     assert 5 <= desk.seconds < 6
 
 
-def test_training_that_leaves_the_finite_range_everywhere_ends_the_run(run: Run) -> None:
-    one = engine(run, Desk(honest(run, tensors={"vector": run.w * float("inf")})))
+@pytest.mark.parametrize("value", [float("inf"), 1e30])
+def test_training_that_leaves_the_range_everywhere_ends_the_run(run: Run, value: float) -> None:
+    one = engine(run, Desk(honest(run, tensors={"vector": torch.full_like(run.w, value)})))
     for _ in range(2):
         with pytest.raises(TooFew):
             one.train(sent(run), everyone(), now())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,22 +27,30 @@ MinReplies = Annotated[int | None, typer.Option("--min-replies", min=1, help="Re
 Insecure = Annotated[bool, typer.Option("--insecure", help="No certificates, no keys: on this machine only.")]
 
 
-@app.command()
-def init(
-    folder: Dir,
-    nodes: Nodes = None,
-    address: Address = None,
-    bind: Bind = None,
-    port: PortOption = None,
-    deadline: Deadline = None,
-    min_replies: MinReplies = None,
-    insecure: Insecure = False,
-    set_: Set = None,
-) -> None:
+def _making(then: Callable[[Path, Deployment], None]) -> None:
+    """A command that first makes DIR, or brings it up to what is asked: they all take the same options."""
+
+    def command(
+        folder: Dir,
+        nodes: Nodes = None,
+        address: Address = None,
+        bind: Bind = None,
+        port: PortOption = None,
+        deadline: Deadline = None,
+        min_replies: MinReplies = None,
+        insecure: Insecure = False,
+        set_: Set = None,
+    ) -> None:
+        _needs_flower()
+        given = {"address": address, "bind": bind, "port": port, "deadline": deadline, "min_replies": min_replies}
+        then(folder, _create(folder, nodes, {**given, "insecure": insecure or None}, set_))
+
+    app.command(then.__name__, help=then.__doc__)(command)
+
+
+@_making
+def init(folder: Path, made: Deployment) -> None:
     """Make a deployment's folder: certificates, a key for every node, configuration. Again: add what is missing."""
-    _needs_flower()
-    given = {"address": address, "bind": bind, "port": port, "deadline": deadline, "min_replies": min_replies}
-    made = _create(folder, nodes, {**given, "insecure": insecure or None}, set_)
     typer.echo(f"{folder}: {len(made.clients)} clients, server {made.superlink}")
     typer.echo(f"the study is in {folder / 'deploy.toml'}; on the server's machine: pmfl deploy server {folder}")
     if not made.server.insecure:
@@ -79,23 +87,12 @@ def node(
     _end(guard({"node": ["node", str(folder), str(client)]}, "node", Stopped().listen()), folder)
 
 
-@app.command()
-def up(
-    folder: Dir,
-    nodes: Nodes = None,
-    port: PortOption = None,
-    deadline: Deadline = None,
-    min_replies: MinReplies = None,
-    insecure: Insecure = False,
-    set_: Set = None,
-) -> None:
+@_making
+def up(folder: Path, made: Deployment) -> None:
     """Everything on this machine, for trying: the folder if there is none, the server, and all its nodes."""
-    _needs_flower()
     from pmfl.deploy.guard import guard
     from pmfl.deploy.processes import Lock, Stopped
 
-    given = {"port": port, "deadline": deadline, "min_replies": min_replies, "insecure": insecure or None}
-    made = _create(folder, nodes, given, set_)
     lock = Lock(folder / "up.lock", f"`pmfl deploy up {folder}`")
     lock.take()
     typer.echo(f"server and {len(made.clients)} nodes; elsewhere: pmfl deploy status {folder}", err=True)

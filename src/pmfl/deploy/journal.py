@@ -24,6 +24,7 @@ class Journal:
             "pid": os.getpid(),
             "state": "starting",
             "since": time.time(),
+            "error": "",
             "children": {},
             "restarts": dict(old.get("restarts", {})),
         }
@@ -57,7 +58,7 @@ class Journal:
     def state(self, state: str, **details: Any) -> None:
         """Say how things are from now on."""
         assert state in STATES
-        self.known["state"] = state
+        self.known |= {"state": state, "error": details.get("error", "")}
         self.tell(state, **details)
 
 

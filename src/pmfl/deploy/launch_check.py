@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pmfl.deploy.endings import Ended, in_words
 from pmfl.deploy.settings import Deployment
 from pmfl.errors import EngineError, PmflError
 
@@ -29,7 +30,7 @@ def preflight(root: Path) -> dict[str, Any]:
             code="E162",
         ) from None
     if "error" in told:
-        raise EngineError(told["error"], hint=told["hint"], code=told["code"])
+        raise Ended(told)
     return told
 
 
@@ -50,7 +51,7 @@ def main(arguments: list[str]) -> None:
     try:
         told = look(Path(arguments[0]))
     except PmflError as error:
-        told = {"error": error.message, "hint": error.hint, "code": error.code}
+        told = in_words(error)
     sys.stdout.write(json.dumps(told))
 
 

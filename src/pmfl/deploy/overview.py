@@ -43,7 +43,7 @@ def _without_server(status: dict[str, Any], supervisor: dict[str, Any]) -> str:
     if status.get("state") == "done":
         return "done"
     if supervisor.get("state") == "failed":
-        return "failed"
+        return "diverged" if status.get("state") == "diverged" else "failed"
     return "stopped" if supervisor else "not started"
 
 
@@ -60,7 +60,8 @@ def as_text(found: dict[str, Any]) -> str:
     if found["state"] == "running" and found["seconds_per_round"]:
         first += f", {found['seconds_per_round']:.1f} s a round, about {_span(found['seconds_left'])} left"
     lines = [first, f"server {found['server']}: {_processes(found)}"]
-    lines += [f"note: {found[key]}" for key in ("note", "error") if found[key]]
+    notes = [found["note"]] if found["note"] not in found["error"] else []
+    lines += [f"note: {note}" for note in (*notes, found["error"]) if note]
     if found["metrics"]:
         lines.append("  ".join(f"{name} {value:.4g}" for name, value in sorted(found["metrics"].items())))
     table = [COLUMNS, *(_row(client) for client in found["clients"])]

@@ -10,8 +10,9 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from pmfl.core.files import replacing
+from pmfl.deploy.endings import leaving
 from pmfl.deploy.serve import serve
-from pmfl.deploy.settings import Deployment
+from pmfl.deploy.settings import Deployment, ended_file
 from pmfl.engines.flower import FlowerLink
 from pmfl.study.store import storing
 
@@ -23,8 +24,10 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Play the rounds that are left."""
-    deployment = Deployment.open(Path(str(context.run_config[FOLDER])))
-    serve(deployment, link(deployment, grid))
+    root = Path(str(context.run_config[FOLDER]))
+    with leaving(ended_file(root)):
+        deployment = Deployment.open(root)
+        serve(deployment, link(deployment, grid))
 
 
 def link(deployment: Deployment, grid: Grid) -> FlowerLink:

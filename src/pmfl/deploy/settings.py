@@ -191,6 +191,11 @@ class Deployment:
         return self.folder / "status.json"
 
     @property
+    def ended(self) -> Path:
+        """What the app leaves there when a new start would only repeat its error."""
+        return ended_file(self.root)
+
+    @property
     def result(self) -> Path:
         """Where the trained model is put."""
         return self.folder / "result"
@@ -221,6 +226,11 @@ class _DeployFile(_Part):
         if len(set(keys)) != len(keys):
             raise ValueError("two clients have the same key")
         return clients
+
+
+def ended_file(root: Path) -> Path:
+    """Known even when nothing else of a deployment can be read."""
+    return root / "server" / "ended.json"
 
 
 def node_folder(root: Path, client: int) -> Path:

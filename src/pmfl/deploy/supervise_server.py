@@ -1,6 +1,7 @@
 """The server's supervisor: Flower's server and our app, brought back whenever they end before the run has.
 
-The app continues from its checkpoint, which it writes every round, so that a crash costs the round it fell into.
+The app continues from its checkpoint, which it writes every round, so that a crash costs the round it fell into. An
+error that it would only meet again, because numbers diverged or the study is wrong, ends the supervisor too.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 import httpx
 
 from pmfl.deploy.control import Control
+from pmfl.deploy.endings import forget, left
 from pmfl.deploy.journal import Journal, told
 from pmfl.deploy.keys import write_secret
 from pmfl.deploy.launch_check import preflight
@@ -82,6 +84,8 @@ class Server:
                 return True
             if self.stopped:
                 break
+            if (error := left(self.made.ended)) is not None:
+                raise error
             hopeless = 0 if self._progress() != seen else hopeless + 1
             seen = self._progress()
             if hopeless >= HOPELESS:
@@ -124,6 +128,7 @@ class Server:
             self._drop("superlink", self.superlink)
             self.superlink = None
             return 1, 0.0
+        forget(self.made.ended)
         self.app = self._child("app", "launch_server_app")
         self.journal.state("running", run=run, ended=left)
         heard = asked = time.monotonic()
@@ -166,7 +171,7 @@ class Server:
         by_itself = not child.running
         child.stop()
         self.journal.child(name, None)
-        if by_itself and child.code != 0:
+        if by_itself and child.code != 0 and left(self.made.ended) is None:
             self.journal.restarted(name)
         self.journal.tell(f"{name} ended", code=child.code)
 

@@ -26,7 +26,8 @@ from pmfl.world.live import new_tally
 from pmfl.world.population import Population
 
 PAUSE = 0.1  # seconds between two looks at what has come
-HOPELESS = 3  # times in a row that a round may end with numbers of which none is finite
+HOPELESS = 3  # times in a row that a round may end with numbers of which none can be used
+BEYOND = {"not finite", "too long"}  # what is wrong with replies when it is training that has gone wrong
 AGAIN = 2.0  # seconds after which a client is asked again whose message the network has lost
 RETRIES = 3  # times in a round
 LASTING = 2.0  # deadlines that an ask is worth delivering: what is too late for its round may serve its next try
@@ -255,7 +256,7 @@ class RemoteEngine(LocalEngine):
 
     def _give_up(self, gone_wrong: Mapping[int, str], now: Round) -> NoReturn:
         """The round has to be started again; unless that has been tried, and training itself has gone wrong."""
-        if gone_wrong and not self._kept and set(gone_wrong.values()) == {"not finite"}:
+        if gone_wrong and not self._kept and set(gone_wrong.values()) <= BEYOND:
             self._hopeless += 1
             if self._hopeless >= HOPELESS:
                 raise Diverged(round=now.t, clients=sorted(gone_wrong))
