@@ -5,8 +5,9 @@ import multiprocessing
 import os
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
@@ -23,16 +24,8 @@ from pmfl.study.crews import start_crew
 
 def in_crew(ranks: int, work: Callable[[Crew], Any]) -> list[Any]:
     """What ``work`` returns on each rank."""
-    context = multiprocessing.get_context("fork")
-    pipes = [context.Pipe(duplex=False) for _ in range(ranks)]
-
-    def rank(join: Any) -> None:
-        warnings.simplefilter("ignore")  # coverage warns at the end of a process, which would be its exit code
-        crew = join("cpu")
-        pipes[crew.rank][1].send_bytes(json.dumps(work(crew)).encode())
-        crew.leave()
-
-    team = start_crew(context, ranks, rank, ())
+    pipes = [multiprocessing.Pipe(duplex=False) for _ in range(ranks)]
+    team = start_crew(ranks, say, (work, [send for _, send in pipes]))
     found = []
     for receive, send in pipes:
         assert receive.poll(60), "a rank said nothing"
@@ -43,6 +36,13 @@ def in_crew(ranks: int, work: Callable[[Crew], Any]) -> list[Any]:
         worker.join(60)
     assert [worker.exitcode for worker in team.workers] == [0] * ranks
     return found
+
+
+def say(join: Any, work: Callable[[Crew], Any], pipes: Sequence[Connection]) -> None:
+    warnings.simplefilter("ignore")  # coverage warns at the end of a process, which would be its exit code
+    crew = join("cpu")
+    pipes[crew.rank].send_bytes(json.dumps(work(crew)).encode())
+    crew.leave()
 
 
 def everything(crew: Crew) -> dict[str, Any]:
@@ -107,21 +107,20 @@ def test_an_error_on_one_rank_is_raised_on_all() -> None:
     assert here[4] == there[4] == [0, 1]
 
 
+def left_alone(join: Any, send: Connection) -> None:
+    warnings.simplefilter("ignore")  # coverage warns at the end of a process, which would be its exit code
+    crew = join("cpu")
+    if crew.rank == 1:
+        os._exit(9)
+    try:
+        crew.share(lambda: 1)
+    except RankLost as error:
+        send.send_bytes(str(error).encode())
+
+
 def test_who_waits_for_one_that_is_gone_is_told() -> None:
-    context = multiprocessing.get_context("fork")
-    receive, send = context.Pipe(duplex=False)
-
-    def rank(join: Any) -> None:
-        warnings.simplefilter("ignore")  # coverage warns at the end of a process, which would be its exit code
-        crew = join("cpu")
-        if crew.rank == 1:
-            os._exit(9)
-        try:
-            crew.share(lambda: 1)
-        except RankLost as error:
-            send.send_bytes(str(error).encode())
-
-    team = start_crew(context, 2, rank, ())
+    receive, send = multiprocessing.Pipe(duplex=False)
+    team = start_crew(2, left_alone, (send,))
     assert receive.poll(60)
     said = receive.recv_bytes().decode()
     assert "rank 0 of 2 lost another" in said

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import warnings
 from pathlib import Path
 from typing import Any
@@ -113,7 +112,7 @@ def test_interrupted_here_and_resumed_there(tmp_path: Path, expected: dict[str, 
 
 
 def in_a_crew(ranks: int, out: Path, asked: list[RunSpec], stop_after: int) -> None:
-    team: Team = start_crew(multiprocessing.get_context("fork"), ranks, play_some, (out, asked, stop_after))
+    team: Team = start_crew(ranks, play_some, (out, asked, stop_after))
     for worker in team.workers:
         worker.join(120)
     assert [worker.exitcode for worker in team.workers] == [0] * ranks

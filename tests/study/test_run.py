@@ -18,7 +18,7 @@ import torch
 
 import pmfl
 from pmfl.errors import DataMissing, Diverged, PmflError, SpecError, StoreError
-from pmfl.study import frames, jobs
+from pmfl.study import frames, nursery
 from pmfl.study.jobs import raise_failures, run_all
 from pmfl.study.play import play_run, row_of
 from pmfl.study.run import Run
@@ -460,12 +460,12 @@ def test_a_signal_waits_while_a_worker_is_started() -> None:
     heard: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
     try:
-        with jobs._held_back():
+        with nursery.held_back():
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(0.01)
             assert heard == []
         assert heard == [signal.SIGTERM]
         with ThreadPoolExecutor(1) as pool:  # where no handler can be set
-            pool.submit(lambda: jobs._held_back().__enter__()).result()
+            pool.submit(lambda: nursery.held_back().__enter__()).result()
     finally:
         signal.signal(signal.SIGTERM, before)

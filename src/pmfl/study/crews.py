@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from pmfl.engines.ranks import AGAIN, LOST, Crew, Meeting, meeting_of
 from pmfl.errors import EngineError, PmflError, RankLost, StoreError
+from pmfl.study import nursery
 from pmfl.study.books import Books
 from pmfl.study.play import note_of, play_together
 from pmfl.study.spec import EngineSpec, RunSpec
 from pmfl.study.store import Store, storing
 
 GRACE = 20.0  # seconds that ranks are given to notice that one of them has ended
+UNKNOWN = 255  # what multiprocessing says of a worker when its nursery is gone
 LOOK = 0.2  # seconds between two looks at what has become of runs
 
 
@@ -81,37 +85,47 @@ class Team:
                     hint="run the same command again: it goes on where it stopped",
                     code="P002",
                 )
+            elif worker.exitcode == UNKNOWN:
+                raise PmflError(
+                    f"what became of worker process {worker.pid} is not known: the process that started it has ended",
+                    hint="run the same command again: it goes on where it stopped",
+                    code="P002",
+                )
         if lost:
             raise RankLost(f"the {world} ranks of this machine lost each other", hint=AGAIN)
 
 
-def start_crew(context: Any, ranks: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> Team:
+def start_crew(ranks: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> Team:
     """Processes that call ``work(join, *arguments)``, where ``join()`` makes each a rank of one crew."""
-    ports = context.SimpleQueue()
-    workers = []
-    for rank in range(ranks):
-        meeting = Meeting(rank, ranks, local_rank=rank)
-        worker = context.Process(target=work, args=(_Join(meeting, ports), *arguments), daemon=True)
-        worker.start()
-        workers.append(worker)
-    return Team(workers)
+    pipes = [nursery.context.Pipe(duplex=False) for _ in range(1, ranks)]
+    ends = [[send for _, send in pipes], *([receive] for receive, _ in pipes)]
+    meetings = [Meeting(rank, ranks, local_rank=rank) for rank in range(ranks)]
+    team = Team(
+        [nursery.start(work, (_Join(*both), *arguments)) for both in zip(meetings, ends, strict=True)],
+    )
+    for pipe in itertools.chain(*pipes):
+        pipe.close()  # a rank that waits for one which has ended hears of it
+    return team
 
 
 class _Join:
     """How a process of this machine becomes a rank: the first finds a free port and tells the others."""
 
-    def __init__(self, meeting: Meeting, ports: Any) -> None:
-        self.meeting, self._ports = meeting, ports
+    def __init__(self, meeting: Meeting, ends: list[Connection]) -> None:
+        self.meeting, self._ends = meeting, ends
 
     def __call__(self, device: str) -> Crew:
         meeting, store = self.meeting, None
         os.environ["LOCAL_WORLD_SIZE"] = str(meeting.world)
-        if meeting.rank == 0:
-            store = meeting.store()
-            for _ in range(meeting.world - 1):
-                self._ports.put(store.port)
-        else:
-            meeting = meeting._replace(port=self._ports.get())
+        try:
+            if meeting.rank == 0:
+                store = meeting.store()
+                for end in self._ends:
+                    end.send_bytes(str(store.port).encode())
+            else:
+                meeting = meeting._replace(port=int(self._ends[0].recv_bytes()))
+        except (EOFError, OSError):
+            raise SystemExit(LOST) from None
         return Crew(meeting, store=store, device=device)
 
 

@@ -7,21 +7,20 @@ and a worker whose parent died stops at once.
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
-import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from pmfl.engines.crew import ALONE
 from pmfl.engines.ranks import Crew, Meeting
 from pmfl.errors import Diverged, PmflError
+from pmfl.study import nursery
 from pmfl.study.books import Books
 from pmfl.study.crews import (
     LOOK,
@@ -143,21 +142,17 @@ def raise_failures(rows: Sequence[RunRow], status: Literal["failed", "diverged"]
 
 def _play_all(store: Store, specs: list[RunSpec], ranks: int, jobs: int, tell: Callable[[], None]) -> list[RunSpec]:
     """Play runs on worker processes or crews of them; returns those that a crew which broke off did not reach."""
-    # Forking keeps torch imported; it is safe here, since nothing has been computed on several threads yet.
-    context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-    lifeline, held = context.Pipe(duplex=False)
+    lifeline, held = nursery.context.Pipe(duplex=False)
     jobs = jobs or min(max(_cores() // max(ranks, 1), 1), len(specs))
-    arguments = (store.out, specs, max(_cores() // (jobs * max(ranks, 1)), 1), lifeline, held)
+    arguments = (store.out, specs, max(_cores() // (jobs * max(ranks, 1)), 1), lifeline)
     teams: list[Team] = []
     try:
         for _ in range(jobs):
-            with _held_back(), _not_theirs():
-                if ranks:
-                    teams.append(start_crew(context, ranks, _work, arguments))
-                else:
-                    worker = context.Process(target=_work, args=(None, *arguments), daemon=True)
-                    worker.start()
-                    teams.append(Team([worker]))
+            with nursery.held_back():
+                crew = (
+                    start_crew(ranks, _work, arguments) if ranks else Team([nursery.start(_work, (None, *arguments))])
+                )
+                teams.append(crew)
         while any(team.alive for team in teams):
             tell()
             time.sleep(LOOK)
@@ -174,57 +169,19 @@ def _play_all(store: Store, specs: list[RunSpec], ranks: int, jobs: int, tell: C
     return [spec for spec in specs if spec.run_id in waiting] if any(team.unfinished for team in teams) else []
 
 
-@contextlib.contextmanager
-def _not_theirs() -> Iterator[None]:
-    """What a forked worker inherits is not its to destroy: a thing with threads would wait for them for ever there."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
-_waiting: list[int] = []  # signals that came while a worker was being started
-
-
-@contextlib.contextmanager
-def _held_back() -> Iterator[None]:
-    """Signals wait while a worker is started: what is raised inside a fork is lost, and workers inherit handlers.
-
-    A mask would not do: threads of libraries would take the signal, and the handler runs here all the same.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # handlers belong to the main thread
-        return
-    _waiting.clear()
-    names = ("SIGINT", "SIGTERM", "SIGALRM")  # an alarm may be the second try of a signal that met an import
-    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    before = {number: signal.signal(number, lambda heard, frame: _waiting.append(heard)) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: it was not set from Python
-        if _waiting:
-            signal.raise_signal(_waiting.pop())
-
-
 def _work(
     join: Callable[[str], Crew] | None,
     out: Path,
     specs: list[RunSpec],
     threads: int,
-    lifeline: object,
-    held: object,
+    lifeline: Connection,
 ) -> None:
     """One worker: claim, play, claim the next, until nothing is left; alone, or as a rank of a crew."""
-    held.close()  # type: ignore[attr-defined]  # or the pipe would stay open when the parent is gone
     threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
     stopping = threading.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and says when to stop
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    if signal.SIGTERM in _waiting:  # it came between the fork and here
-        stopping.set()
+    nursery.listen()
     crew = ALONE if join is None else join(specs[0].engine.device)
     store = Store(out, create=True) if crew.leads else None
     play_left(Books(out, store, crew), specs, stopping, threads)
@@ -233,9 +190,9 @@ def _work(
         store.close()
 
 
-def _die_with_parent(lifeline: object) -> None:
+def _die_with_parent(lifeline: Connection) -> None:
     with contextlib.suppress(EOFError, OSError):
-        lifeline.recv()  # type: ignore[attr-defined]
+        lifeline.recv()
     os._exit(1)
 
 
