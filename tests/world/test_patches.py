@@ -76,8 +76,8 @@ def test_of_equal_numbers_the_first_takes_the_gradient_as_in_torchs_pooling() ->
 
 
 def test_images_get_a_gradient_only_where_one_is_asked_for() -> None:
-    x, kernel, bias, by = (tensor[0] for tensor in drawn((1, 8, 8, 3), torch.float32))
-    product = 2 * (8 * 8) * (9 * 3) * 6
+    x, kernel, bias, by = (tensor[0] for tensor in drawn((1, 8, 8, 4), torch.float32, outputs=8))
+    product = 2 * (8 * 8) * (9 * 4) * 8
 
     def objective(x: Tensor, kernel: Tensor) -> Tensor:
         return (convolved_and_halved(x, kernel, bias) * by).sum()

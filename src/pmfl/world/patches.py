@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+WIDE = torch.complex128  # what patches are copied as: 16 bytes at a time, a quarter of the reckoning where each belongs
+
 
 def convolved_and_halved(x: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
     """relu(max_pool2d(conv2d(x), 2)), with a border of zeros before the convolution.
@@ -24,28 +26,39 @@ def convolved_and_halved(x: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
     if torch.is_grad_enabled():
         y: Tensor = _ConvolvedAndHalved.apply(x, kernel, bias)[0]  # type: ignore[no-untyped-call]
         return y
-    return torch.relu(_windows(x, kernel)[0].amax(0) + bias).view(*_half(x), len(bias))
+    return torch.relu(_windows(x, kernel)[0].amax(1) + bias).view(*_half(x), len(bias))
 
 
 def _half(x: Tensor) -> tuple[int, int, int]:
     return x.shape[0], x.shape[1] // 2, x.shape[2] // 2
 
 
+def _missing(x: Tensor) -> int:
+    """How many channels to add so that each pixel is a whole number of wide ones."""
+    return -x.shape[-1] % (WIDE.itemsize // x.element_size())
+
+
 def _patches(x: Tensor, below: int = 0, right: int = 0) -> Tensor:
-    """The neighbours of each pixel, zeros beyond the border: [n, height, width, 3, 3, channels], as a view.
+    """The neighbours of each pixel, zeros beyond the border: [n, height, width, 3, 3, wide channels], as a view.
 
     below, right: rows and columns of zeros that count as pixels
     """
-    return pad(x, (0, 0, 1, 1 + right, 1, 1 + below)).unfold(1, 3, 1).unfold(2, 3, 1).permute(0, 1, 2, 4, 5, 3)
+    x = pad(x, (0, _missing(x), 1, 1 + right, 1, 1 + below)).view(WIDE)
+    return x.unfold(1, 3, 1).unfold(2, 3, 1).permute(0, 1, 2, 4, 5, 3)
+
+
+def _matrix(kernel: Tensor) -> Tensor:
+    """[outputs, 3, 3, channels] as what patches are multiplied by, [9 * channels, outputs]."""
+    return pad(kernel, (0, _missing(kernel))).flatten(1).t()
 
 
 def _windows(x: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
-    """The convolution [4, m, outputs] at each place of m pooling windows, and the patches [4, m, 9 * channels]."""
-    _, height, width = _half(x)
+    """For m pooling windows of each image the convolution at their four places, [n, 4, m, outputs], and its patches."""
+    n, height, width = _half(x)
     # A view whose axes of height and width are two each: which window, and where in it.
     rows = torch.unflatten(_patches(x)[:, : 2 * height, : 2 * width], 2, (width, 2))
-    rows = torch.unflatten(rows, 1, (height, 2)).permute(2, 4, 0, 1, 3, 5, 6, 7).flatten(5).flatten(0, 4)
-    return (rows @ kernel.flatten(1).t()).view(4, -1, len(kernel)), rows.view(4, -1, rows.shape[1])
+    rows = torch.unflatten(rows, 1, (height, 2)).permute(0, 2, 4, 1, 3, 5, 6, 7).flatten(5).flatten(0, 4).view(x.dtype)
+    return (rows @ _matrix(kernel)).view(n, 4, -1, len(kernel)), rows.view(n, 4, -1, rows.shape[1])
 
 
 class _ConvolvedAndHalved(torch.autograd.Function):
@@ -56,13 +69,13 @@ class _ConvolvedAndHalved(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, kernel: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         y, patches = _windows(x, kernel)
-        largest, place = y.max(0)
+        largest, place = y.max(1)
         return torch.relu(largest + bias).view(*_half(x), len(bias)), patches, place
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
         x, kernel, _ = inputs
-        ctx.height, ctx.width = x.shape[1:3]
+        ctx.shape = x.shape
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(kernel, *output)
@@ -71,16 +84,16 @@ class _ConvolvedAndHalved(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
         kernel, y, patches, place = ctx.saved_tensors
         n, height, width, outputs = y.shape
-        by_y = (gradients[0] * (y > 0)).reshape(-1, outputs)
-        places = torch.arange(4, device=y.device)[:, None, None]
-        by_rows = by_y * (place == places)
-        by_kernel = (by_rows.transpose(1, 2) @ patches).sum(0).view_as(kernel)
+        by_y = (gradients[0] * (y > 0)).view(n, -1, outputs)
+        by_places = by_y[:, None] * (place[:, None] == torch.arange(4, device=y.device)[:, None, None])
+        by_kernel = (by_places.flatten(1, 2).transpose(1, 2) @ patches.flatten(1, 2)).sum(0)
+        by_kernel = by_kernel.view(*kernel.shape[:3], -1)[..., : kernel.shape[3]]
         by_x = None
         if ctx.needs_input_grad[0]:
             # The same convolution the other way: kernels turned round, outputs and channels exchanged.
-            at_pixels = by_rows.view(2, 2, n, height, width, outputs).permute(2, 3, 0, 4, 1, 5)
+            at_pixels = by_places.view(n, 2, 2, height, width, outputs).permute(0, 3, 1, 4, 2, 5)
             at_pixels = at_pixels.reshape(n, 2 * height, 2 * width, outputs)
-            patches = _patches(at_pixels, ctx.height - 2 * height, ctx.width - 2 * width)
-            turned = kernel.flip(1, 2).permute(1, 2, 0, 3).flatten(0, 2)
-            by_x = (patches.flatten(3).flatten(0, 2) @ turned).view(n, ctx.height, ctx.width, -1)
-        return by_x, by_kernel, by_y.sum(0)
+            odd = ctx.shape[1] - 2 * height, ctx.shape[2] - 2 * width
+            patches = _patches(at_pixels, *odd).flatten(3).flatten(0, 2).view(y.dtype)
+            by_x = (patches @ _matrix(kernel.flip(1, 2).permute(3, 1, 2, 0))).view(ctx.shape)
+        return by_x, by_kernel, by_y.sum((0, 1))
