@@ -1,5 +1,6 @@
 """The kinds of faults of the campaign. Each breaks one thing of a running deployment and says what came of it."""
 
+import os
 import resource
 import signal
 import threading
@@ -109,6 +110,9 @@ KINDS: dict[str, Callable[[Field, int], dict[str, Any]]] = {
     "memory file corrupted": corrupt_memory,
 }
 SERVER = ("app killed", "SuperLink killed", "supervisor killed")
+RESTARTED = ("node killed, back after 1 s", "node killed, back after 30 s")
+SLACK = 2.0  # seconds that a round may be lost beyond the deadline
+AGAIN = 10.0  # seconds after which a restarted node that was let in has taken part
 
 
 def inject(field: Field, kind: str, key: Key) -> dict[str, Any]:
@@ -117,23 +121,38 @@ def inject(field: Field, kind: str, key: Key) -> dict[str, Any]:
     k = int(draw.integers(len(field.cables)))
     time.sleep(float(draw.uniform(0.0, 4.0)))
     before, sent, fresh = field.round, len(field.sent(k)), field.status["clients"][k]["fresh"]
-    began = time.monotonic()
+    began, at, load = time.monotonic(), time.time(), os.getloadavg()[0]
     found: dict[str, Any] = {"kind": kind, "client": k, "round": before, "deadline": field.deadline}
     if field.done:
         return {**found, "skipped": "the run was over"}
     with Watch(field) as watch:
         found |= KINDS[kind](field, k)
-        while watch.rounds < 1 and not field.done and time.monotonic() - began < PATIENCE:
-            time.sleep(0.1)
+        cured, counted = time.time(), field.replies(k)
+        healed = field.until(lambda: field.done or watch.rounds >= 1, PATIENCE)
         found["healed_after"] = round(time.monotonic() - began, 2)
         found["rounds_meanwhile"] = field.round - before
         back = field.until(lambda: field.done or len(field.sent(k)) > sent, PATIENCE)
-    found["client_back"] = back is not None
+        taken = field.until(lambda: field.done or field.replies(k) > counted, PATIENCE)
+        now = time.time()
+    if taken is not None and field.replies(k) <= counted:
+        return {**found, "skipped": "the run was over before it could be seen"}
+    found["healed"], found["client_back"] = healed is not None, back is not None and taken is not None
+    entered = max(cured, field.accepted(k)) if field.accepted(k) > at else cured
     after = field.sent(k)[sent:]
+    found["entered_after"] = round(entered - cured, 2)  # the server let it in again, so long after its cure
+    found["replied_after"] = round(next((one["time"] for one in after if one["time"] >= entered), now) - entered, 2)
+    found["counted_after"] = round(now - entered, 2)
     found["with_its_history"] = bool(after) and not after[0]["fresh"]
     found["counted_as_fresh"] = field.status["clients"][k]["fresh"] - fresh
     found["longest_round"] = round(watch.longest, 2)
+    found["load"] = round(max(load, os.getloadavg()[0]), 2)
     return found
+
+
+def in_time(line: dict[str, Any]) -> bool:
+    """Whether an injection cost no more time than was promised."""
+    kept = bool(line["healed"] and line["client_back"]) and line["longest_round"] <= line["deadline"] + SLACK
+    return kept and (line["kind"] not in RESTARTED or line["counted_after"] <= AGAIN)
 
 
 class Watch:
@@ -155,7 +174,8 @@ class Watch:
     def _look(self) -> None:
         last, since = self.field.round, time.monotonic()
         while not self._over.wait(0.05) and not self.field.done:
-            if (now := self.field.round) > last:
-                self.longest = max(self.longest, time.monotonic() - since)
+            now = self.field.round
+            self.longest = max(self.longest, time.monotonic() - since)
+            if now > last:
                 self.rounds += now - last
                 last, since = now, time.monotonic()

@@ -1,7 +1,6 @@
 """A deployment of real processes on this machine, as its operators would start it, to break things in."""
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -21,6 +20,7 @@ from pmfl.deploy.stopping import stop
 from pmfl.study import frames
 from pmfl.study.store import Store
 from tests.deploy.cable import Cable
+from tests.deploy.replay import sent
 
 
 class Field:
@@ -101,15 +101,19 @@ class Field:
 
     def sent(self, k: int) -> list[dict[str, Any]]:
         """Replies that left node k."""
-        file = NodeFolder.open(self.root, k).sent_log
-        lines = file.read_text("utf-8").splitlines() if file.exists() else []
-        found = []
-        for line in lines:
-            with contextlib.suppress(ValueError):  # cut short by a kill
-                entry = json.loads(line)
-                if "sends" in entry:
-                    found.append(entry)
-        return found
+        return sent(NodeFolder.open(self.root, k).sent_log)
+
+    def accepted(self, k: int) -> float:
+        """When Flower's server last let node k in; 0 if it never has."""
+        try:
+            return (NodeFolder.open(self.root, k).folder / "session").stat().st_mtime
+        except OSError:
+            return 0.0
+
+    def replies(self, k: int) -> int:
+        """Replies of client k that were counted."""
+        clients = self.status.get("clients", [])
+        return int(clients[k]["replies"]) if clients else 0
 
     def until(self, what: Any, seconds: float) -> float | None:
         """Seconds until something was so; None if it was not in time."""
