@@ -72,7 +72,11 @@ def test_the_workload_has_exactly_so_many_participants() -> None:
         workload.exactly(torch.zeros(10).numpy(), Key.root(0), participants=11)
 
 
-@pytest.mark.parametrize("engine", ["ranks:2", "local:0", "local:x", "gpu"])
+def test_an_engine_may_be_on_a_device() -> None:
+    assert rounds.engine_of("lanes:25@cuda:0") == ({"profile": "exact", "lanes": 25, "device": "cuda:0"}, 1)
+
+
+@pytest.mark.parametrize("engine", ["ranks:2", "local:0", "local:x", "gpu", "local@cuda"])
 def test_an_engine_that_cannot_be_timed_is_refused(engine: str) -> None:
     with pytest.raises(SpecError, match=engine):
         rounds.engine_of(engine)
@@ -82,6 +86,13 @@ def test_a_ceiling_is_a_rate() -> None:
     found = ceiling(2, batch=2)
     assert set(found) == {"convolution", "matrix product"}
     assert all(0 < rate < 1e5 for rate in found.values())
+
+
+def test_a_device_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(1))
+    assert set(ceiling(1, batch=2, device="meta")) == {"convolution", "matrix product"}
+    assert waits
 
 
 @pytest.mark.parametrize("which", sorted(references.REFERENCES))

@@ -29,7 +29,9 @@ def one(
     iterations: Annotated[int, typer.Option(min=1, help="Of each participant in a round.")] = 5,
     batch: Annotated[int, typer.Option(min=1, help="Images in an iteration.")] = 16,
     rounds: Rounds = 10,
-    engine: Annotated[str, typer.Option(metavar="ENGINE", help="local, local:WORKERS or lanes:WIDTH.")] = "local",
+    engine: Annotated[
+        str, typer.Option(metavar="ENGINE", help="local, local:WORKERS, lanes:WIDTH or lanes:WIDTH@DEVICE.")
+    ] = "local",
     profile: Profile = "exact",
     as_json: AsJson = False,
 ) -> None:

@@ -16,21 +16,24 @@ SIDE = 1024  # of the matrices of the second ceiling
 SECONDS = 0.3  # spent on each
 
 
-def ceiling(workers: int, batch: int = 16) -> dict[str, float]:
+def ceiling(workers: int, batch: int = 16, device: str = "cpu") -> dict[str, float]:
     """GFLOP/s of the second convolution of the paper's network, forward and backward, and of matrix products."""
     keep_freed_memory()
-    conv, product = _convolution(batch), _product()
+    conv, product = _convolution(batch, device), _product(device)
     with exactly():
         return {
-            "convolution": _rate(*conv, workers) / 1e9,
-            "matrix product": _rate(*product, workers) / 1e9,
+            "convolution": _rate(*conv, workers, device) / 1e9,
+            "matrix product": _rate(*product, workers, device) / 1e9,
         }
 
 
-def _convolution(batch: int) -> tuple[Callable[[], object], int]:
+def _convolution(batch: int, device: str) -> tuple[Callable[[], object], int]:
     draw = Key.root(0).fold("ceiling").torch()
-    x, g = (torch.randn((batch, 16, 16, 32), generator=draw).permute(0, 3, 1, 2) for _ in range(2))
-    w, b = torch.randn((32, 3, 3, 32), generator=draw).permute(0, 3, 1, 2), torch.zeros(32)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=draw).to(device).permute(0, 3, 1, 2)
+
+    x, g, w, b = drawn(batch, 16, 16, 32), drawn(batch, 16, 16, 32), drawn(32, 3, 3, 32), torch.zeros(32, device=device)
     backward = torch.ops.aten.convolution_backward
 
     def both() -> object:
@@ -40,10 +43,10 @@ def _convolution(batch: int) -> tuple[Callable[[], object], int]:
     return both, 3 * 2 * batch * 16 * 16 * 32 * 32 * 9
 
 
-def _product() -> tuple[Callable[[], object], int]:
+def _product(device: str) -> tuple[Callable[[], object], int]:
     draw = Key.root(0).fold("ceiling").torch()
-    x, w = (torch.randn((SIDE, SIDE), generator=draw) for _ in range(2))
-    bias = torch.zeros(SIDE)
+    x, w = (torch.randn((SIDE, SIDE), generator=draw).to(device) for _ in range(2))
+    bias = torch.zeros(SIDE, device=device)
 
     def once() -> object:
         with torch.no_grad():
@@ -52,8 +55,10 @@ def _product() -> tuple[Callable[[], object], int]:
     return once, 2 * SIDE**3
 
 
-def _rate(work: Callable[[], object], operations: int, workers: int) -> float:
+def _rate(work: Callable[[], object], operations: int, workers: int, device: str) -> float:
     """Operations a second of all workers together, each in the best of its moments."""
+
+    wait: Callable[[], None] = (lambda: None) if device == "cpu" else torch.cuda.synchronize
 
     def best(_: int) -> float:
         torch.set_num_threads(1)
@@ -63,6 +68,7 @@ def _rate(work: Callable[[], object], operations: int, workers: int) -> float:
         while time.perf_counter() < end:
             began = time.perf_counter()
             work()
+            wait()
             fastest = min(fastest, time.perf_counter() - began)
         return operations / fastest
 

@@ -29,16 +29,18 @@ EVALUATIONS = 3
 
 
 def engine_of(text: str, profile: str = "exact") -> tuple[dict[str, Any], int]:
-    """The [engine] section that ``local:2`` or ``lanes:8`` stands for, and how many workers play.
+    """The [engine] section that ``local:2``, ``lanes:8`` or ``lanes:25@cuda`` stands for, and how many workers play.
 
     >>> engine_of("local:2")
     ({'profile': 'exact'}, 2)
     """
-    kind, _, count = text.partition(":")
-    if kind not in ("local", "lanes") or not (count or "1").isdigit() or count == "0":
-        raise SpecError(f"--engine {text}", hint="local, local:WORKERS or lanes:WIDTH; ranks are timed by `pmfl run`")
+    engine, _, device = text.partition("@")
+    kind, _, count = engine.partition(":")
+    if kind not in ("local", "lanes") or not (count or "1").isdigit() or count == "0" or (device and kind == "local"):
+        hint = "local, local:WORKERS, lanes:WIDTH or lanes:WIDTH@DEVICE; ranks are timed by `pmfl run`"
+        raise SpecError(f"--engine {text}", hint=hint)
     if kind == "lanes":
-        return {"profile": profile, "lanes": int(count or 8)}, 1
+        return {"profile": profile, "lanes": int(count or 8), "device": device or "cpu"}, 1
     return {"profile": profile}, int(count or cores())
 
 
@@ -63,7 +65,9 @@ def time_run(spec: RunSpec, *, rounds: int, workers: int) -> dict[str, Any]:
         run.close()
     median = statistics.median(seconds)
     flops = client_flops(spec) * spec.participation.pattern.params["participants"]
-    limits = ceiling(workers, spec.training.batch_size)
+    device = spec.engine.device
+    together = 1 if device == "cpu" else spec.participation.pattern.params["participants"]
+    limits = ceiling(workers, spec.training.batch_size * together, device)
     return {
         "method": spec.method.name,
         "engine": spec.engine.model_dump(),
