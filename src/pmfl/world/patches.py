@@ -38,13 +38,39 @@ def _missing(x: Tensor) -> int:
     return -x.shape[-1] % (WIDE.itemsize // x.element_size())
 
 
-def _patches(x: Tensor, below: int = 0, right: int = 0) -> Tensor:
-    """The neighbours of each pixel, zeros beyond the border: [n, height, width, 3, 3, wide channels], as a view.
+class _Patches(torch.autograd.Function):
+    """The neighbours of each pixel, zeros beyond the border: [n, pixels, 9 * channels], missing channels included.
 
-    below, right: rows and columns of zeros that count as pixels
+    Not differentiated. To ``torch.vmap``, the images of several lanes are more images.
     """
-    x = pad(x, (0, _missing(x), 1, 1 + right, 1, 1 + below)).view(WIDE)
-    return x.unfold(1, 3, 1).unfold(2, 3, 1).permute(0, 1, 2, 4, 5, 3)
+
+    @staticmethod
+    def forward(x: Tensor, below: int, right: int, by_window: bool) -> Tensor:
+        """below, right: rows and columns of zeros that count as pixels.
+
+        by_window: first the upper left pixels of all pooling windows, then the upper right ones, and so on
+        """
+        wide = pad(x, (0, _missing(x), 1, 1 + right, 1, 1 + below)).view(WIDE)
+        rows = wide.unfold(1, 3, 1).unfold(2, 3, 1).permute(0, 1, 2, 4, 5, 3)
+        if by_window:  # axes of height and width become two each: which window, and where in it
+            height, width = x.shape[1] // 2, x.shape[2] // 2
+            rows = torch.unflatten(rows[:, : 2 * height, : 2 * width], 2, (width, 2))
+            rows = torch.unflatten(rows, 1, (height, 2)).permute(0, 2, 4, 1, 3, 5, 6, 7).flatten(1, 3)
+        return rows.flatten(3).flatten(1, 2).view(x.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int, ...], x: Tensor, *how: Any) -> tuple[Tensor, int]:
+        rows = _Patches.apply(x.movedim(in_dims[0], 0).flatten(0, 1), *how)  # type: ignore[no-untyped-call]
+        return torch.unflatten(rows, 0, (info.batch_size, -1)), 0
+
+
+def _patches(x: Tensor, below: int = 0, right: int = 0, *, by_window: bool = False) -> Tensor:
+    rows: Tensor = _Patches.apply(x, below, right, by_window)  # type: ignore[no-untyped-call]
+    return rows
 
 
 def _matrix(kernel: Tensor) -> Tensor:
@@ -53,12 +79,9 @@ def _matrix(kernel: Tensor) -> Tensor:
 
 
 def _windows(x: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
-    """For m pooling windows of each image the convolution at their four places, [n, 4, m, outputs], and its patches."""
-    n, height, width = _half(x)
-    # A view whose axes of height and width are two each: which window, and where in it.
-    rows = torch.unflatten(_patches(x)[:, : 2 * height, : 2 * width], 2, (width, 2))
-    rows = torch.unflatten(rows, 1, (height, 2)).permute(0, 2, 4, 1, 3, 5, 6, 7).flatten(5).flatten(0, 4).view(x.dtype)
-    return (rows @ _matrix(kernel)).view(n, 4, -1, len(kernel)), rows.view(n, 4, -1, rows.shape[1])
+    """For m pooling windows of each image the convolution at their four places, [n, 4, m, outputs], and the patches."""
+    patches = _patches(x, by_window=True)
+    return (patches.flatten(0, 1) @ _matrix(kernel)).view(len(x), 4, -1, len(kernel)), patches
 
 
 class _ConvolvedAndHalved(torch.autograd.Function):
@@ -86,7 +109,7 @@ class _ConvolvedAndHalved(torch.autograd.Function):
         n, height, width, outputs = y.shape
         by_y = (gradients[0] * (y > 0)).view(n, -1, outputs)
         by_places = by_y[:, None] * (place[:, None] == torch.arange(4, device=y.device)[:, None, None])
-        by_kernel = (by_places.flatten(1, 2).transpose(1, 2) @ patches.flatten(1, 2)).sum(0)
+        by_kernel = (by_places.flatten(1, 2).transpose(1, 2) @ patches).sum(0)
         by_kernel = by_kernel.view(*kernel.shape[:3], -1)[..., : kernel.shape[3]]
         by_x = None
         if ctx.needs_input_grad[0]:
@@ -94,6 +117,6 @@ class _ConvolvedAndHalved(torch.autograd.Function):
             at_pixels = by_places.view(n, 2, 2, height, width, outputs).permute(0, 3, 1, 4, 2, 5)
             at_pixels = at_pixels.reshape(n, 2 * height, 2 * width, outputs)
             odd = ctx.shape[1] - 2 * height, ctx.shape[2] - 2 * width
-            patches = _patches(at_pixels, *odd).flatten(3).flatten(0, 2).view(y.dtype)
-            by_x = (patches @ _matrix(kernel.flip(1, 2).permute(3, 1, 2, 0))).view(ctx.shape)
+            turned = _matrix(kernel.flip(1, 2).permute(3, 1, 2, 0))
+            by_x = (_patches(at_pixels, *odd).flatten(0, 1) @ turned).view(ctx.shape)
         return by_x, by_kernel, by_y.sum((0, 1))
