@@ -117,12 +117,7 @@ class Field:
 
     def until(self, what: Any, seconds: float) -> float | None:
         """Seconds until something was so; None if it was not in time."""
-        began = time.monotonic()
-        while time.monotonic() - began < seconds:
-            if what():
-                return time.monotonic() - began
-            time.sleep(0.1)
-        return None
+        return until(what, seconds)
 
     def disagreements(self) -> list[str]:
         """Where the server's record and those of the nodes differ: nothing may be counted twice, or lost."""
@@ -142,6 +137,16 @@ class Field:
             if tally["replies"] != len(mine):
                 wrong.append(f"client {k}: {tally['replies']} in the tally, {len(mine)} recorded")
         return wrong
+
+
+def until(what: Any, seconds: float) -> float | None:
+    """Seconds until something was so; None if it was not in time."""
+    began = time.monotonic()
+    while time.monotonic() - began < seconds:
+        if what():
+            return time.monotonic() - began
+        time.sleep(0.1)
+    return None
 
 
 def send(pid: int, number: int) -> None:
