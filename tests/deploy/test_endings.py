@@ -12,6 +12,7 @@ from pmfl.deploy.endings import Ended, forget, leaving, left, repeats
 from pmfl.deploy.journal import read
 from pmfl.deploy.overview import as_text, overview
 from pmfl.deploy.processes import Stopped
+from pmfl.deploy.settings import Deployment
 from pmfl.deploy.supervise_server import Server
 from pmfl.errors import DataMissing, Diverged, EngineError, MethodError, PmflError, RankLost, SpecError, StoreError
 from tests.deploy.fake import deployment
@@ -137,10 +138,10 @@ def test_a_study_without_its_data_is_refused_before_anything_starts(
     straw: type[Straw],  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse(root: Path) -> None:
+    def refuse(made: Deployment) -> None:
         raise Ended({"error": "no data", "hint": "fetch them", "code": "D100", "exit_code": 3})
 
-    monkeypatch.setattr(supervise_server, "preflight", refuse)
+    monkeypatch.setattr(supervise_server, "checked", refuse)
     create(tmp_path, 1, {"insecure": True}, [])
     with pytest.raises(Ended) as caught:
         Server(tmp_path, Stopped()).run()

@@ -27,7 +27,7 @@ from pmfl.deploy.create import create
 from pmfl.deploy.endings import Ended
 from pmfl.deploy.gate import Gate
 from pmfl.deploy.keys import write_secret
-from pmfl.deploy.launch_check import look, preflight
+from pmfl.deploy.launch_check import checked, look, preflight
 from pmfl.deploy.launch_client_app import attempt
 from pmfl.deploy.launch_server_app import runtime, take_task
 from pmfl.deploy.launch_supernode import persistent, taking_over
@@ -178,6 +178,25 @@ def test_a_study_is_looked_at_before_anything_is_started(tmp_path: Path) -> None
     assert found["body_limit"] == 16 * 2**20
     assert 10_000 < found["model_bytes"] < 100_000
     assert preflight(tmp_path) == found
+
+
+def test_a_study_that_has_passed_is_not_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = list[Path]()
+
+    def noted(root: Path) -> dict[str, Any]:
+        looks.append(root)
+        return {"body_limit": 16 * 2**20}
+
+    monkeypatch.setattr(launch_check, "preflight", noted)
+    first = checked(create(tmp_path, 1, {}, []))
+    assert checked(create(tmp_path, 1, {}, [])) == first
+    assert len(looks) == 1
+    for server, study in (({}, ["training.rounds=3"]), ({"body_limit": 20}, [])):
+        checked(create(tmp_path, 1, server, study))
+    assert len(looks) == 3
+    (tmp_path / "server" / "checked.json").write_text("{")
+    assert checked(create(tmp_path, 1, {}, []))["body_limit"] == first["body_limit"]
+    assert len(looks) == 4
 
 
 def test_a_study_that_cannot_be_played_is_said_with_its_own_error(

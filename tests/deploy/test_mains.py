@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -161,6 +162,8 @@ def test_the_server_waits_for_its_run_and_plays_it(
         assert certificates == (None if insecure else made.ca.read_bytes())
         return Interface()
 
+    made.folder.mkdir(exist_ok=True)
+    made.submitted.touch()
     monkeypatch.setattr(launch_server_app, "runtime", open_runtime)
     monkeypatch.setattr(launch_server_app, "take_task", lambda client, kind: waiting.pop(0))
     monkeypatch.setattr(launch_server_app, "POLL", 0.0)
@@ -175,6 +178,21 @@ def test_the_server_waits_for_its_run_and_plays_it(
     assert options == {"runtime_dependency_install": False}
     assert isinstance(loop.time, Brisk)
     assert parents == [77]
+
+
+def test_the_server_takes_no_run_but_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create(tmp_path, 1, {"insecure": True}, [])
+    looks = list[float]()
+
+    def wait(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            raise Enough
+
+    monkeypatch.setattr(time, "sleep", wait)
+    monkeypatch.setattr(launch_server_app, "take_task", lambda client, kind: pytest.fail("it was another's"))
+    with pytest.raises(Enough):
+        launch_server_app.main([str(tmp_path)])
 
 
 @pytest.mark.parametrize(("over", "code"), [(True, guard.FINISHED), (False, guard.STOPPED)])

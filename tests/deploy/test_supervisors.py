@@ -18,6 +18,7 @@ from pmfl.deploy.supervise_node import NodeSupervisor
 from pmfl.deploy.supervise_server import Server
 from pmfl.errors import EngineError
 
+PARTS = ("app", "superlink", "result")
 Ends = list[int | None]  # how children of one name end, one after the other; None: it stays
 
 
@@ -80,7 +81,7 @@ def straw(monkeypatch: pytest.MonkeyPatch) -> type[Straw]:
         monkeypatch.setattr(module, "Backoff", lambda **given: Backoff(first=0.001, most=0.001))
     monkeypatch.setattr(supervise_server, "wait_for_port", lambda host, port, stopped: None)
     monkeypatch.setattr(supervise_server, "Control", Tower)
-    monkeypatch.setattr(supervise_server, "preflight", lambda root: {"body_limit": 1})
+    monkeypatch.setattr(supervise_server, "checked", lambda made: {"body_limit": 1})
     monkeypatch.setattr(Server, "_answers", lambda self: True)
     return Straw
 
@@ -97,7 +98,7 @@ def events(root: Path) -> list[str]:
 def test_a_run_without_trouble(tmp_path: Path, straw: type[Straw]) -> None:
     straw.ends = {"app": [0], "result": [0]}
     assert server(tmp_path).run()
-    assert straw.begun == ["superlink", "app", "result"]
+    assert straw.begun == ["app", "superlink", "result"]
     assert read(tmp_path / "server")["state"] == "finished"
     assert read(tmp_path / "server")["restarts"] == {}
     assert Lock(tmp_path / "server" / "supervisor.lock", "it").holder() is None
@@ -106,7 +107,7 @@ def test_a_run_without_trouble(tmp_path: Path, straw: type[Straw]) -> None:
 def test_an_app_that_is_killed_is_started_again_on_the_same_server(tmp_path: Path, straw: type[Straw]) -> None:
     straw.ends = {"app": [-9, 1, 0], "result": [1]}
     assert server(tmp_path).run()
-    assert straw.begun == ["superlink", "app", "app", "app", "result"]
+    assert straw.begun == ["app", "superlink", "app", "app", "result"]
     assert read(tmp_path / "server")["restarts"] == {"app": 2, "result": 1}
     assert "the result was not written" in events(tmp_path)
 
@@ -116,14 +117,18 @@ def test_a_server_that_is_killed_takes_its_app_with_it(tmp_path: Path, straw: ty
     made = server(tmp_path)
     first: list[Any] = []
 
+    def kill() -> None:
+        assert made.superlink is not None
+        made.superlink.process.kill()
+
     def kill_superlink() -> None:
         if not first:
-            first.append(made.superlink)
-            threading.Timer(0.05, first[0].kill).start()
+            first.append(made)
+            threading.Timer(0.05, kill).start()
 
-    straw.happens = {"app": kill_superlink}
+    straw.happens = {"superlink": kill_superlink}
     assert made.run()
-    assert straw.begun == ["superlink", "app", "superlink", "app", "result"]
+    assert straw.begun == ["app", "superlink", "app", "superlink", "result"]
 
 
 def test_an_app_that_never_completes_a_round_is_given_up(tmp_path: Path, straw: type[Straw]) -> None:
@@ -164,7 +169,7 @@ def test_a_server_that_does_not_answer_is_replaced(
     monkeypatch.setattr(supervise_server, "SILENT", 0.05)
     made = server(tmp_path)
     straw.ends = {"app": [None, 0], "result": [0]}
-    monkeypatch.setattr(Server, "_answers", lambda self: self.app is None)
+    monkeypatch.setattr(Server, "_answers", lambda self: not self.made.submitted.exists())
     assert made.run()
     assert "Flower's server does not answer" in events(tmp_path)
     assert straw.begun.count("superlink") == 2
@@ -185,6 +190,32 @@ def test_a_run_that_is_not_taken_is_submitted_to_a_new_server(
     straw.ends = {"app": [0], "result": [0]}
     assert server(tmp_path).run()
     assert straw.begun.count("superlink") == 3
+
+
+def test_an_app_takes_its_run_when_that_was_submitted_and_not_before(
+    tmp_path: Path, straw: type[Straw], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, seen = server(tmp_path), list[Any]()
+    made.made.folder.mkdir(exist_ok=True)
+    made.made.submitted.touch()  # by an earlier start
+
+    def note(name: str) -> Callable[[], None]:
+        return lambda: seen.append((name, made.made.submitted.exists()))
+
+    straw.happens = {name: note(name) for name in PARTS}
+    straw.ends = {"app": [None, 0], "superlink": [1, None], "result": [0]}
+    start = Tower.start
+
+    def submit(self: Tower) -> int:
+        seen.append(("submits", made.made.submitted.exists()))
+        assert made.app is not None
+        threading.Timer(0.05, made.app.process.kill).start()
+        return start(self)
+
+    monkeypatch.setattr(Tower, "start", submit)
+    assert made.run()
+    assert seen[:4] == [("app", False), ("superlink", False), ("superlink", False), ("submits", False)]
+    assert seen[4:] == [("app", False), ("submits", False), ("result", True)]
 
 
 def test_asked_to_stop(tmp_path: Path, straw: type[Straw]) -> None:

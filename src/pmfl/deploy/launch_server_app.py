@@ -1,8 +1,13 @@
 """The server's app as a process of ours: `python -m pmfl.deploy.launch_server_app DIR`. It takes the run that was
-submitted, plays it, and ends with it: how it ended is its exit code."""
+submitted, plays it, and ends with it: how it ended is its exit code.
+
+It is started before Flower's server answers, and loads meanwhile what it will need. Until it is told that its own run
+was submitted it takes none: what waits there before is an earlier app's.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import time
@@ -23,7 +28,8 @@ from pmfl.deploy.brisk import Brisk
 from pmfl.deploy.processes import die_with_parent
 from pmfl.deploy.settings import Deployment
 
-POLL = 0.2  # seconds between two looks whether there is a task
+POLL = 0.1  # seconds between two looks whether there is a task
+APP = "pmfl.deploy.server_app"
 PROTECTED = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 
 
@@ -54,6 +60,9 @@ def main(arguments: list[str]) -> None:
     die_with_parent(int(os.environ["PMFL_PARENT"]))
     made = Deployment.open(Path(arguments[0]))
     certificates = None if made.server.insecure else made.ca.read_bytes()
+    importlib.import_module(APP)
+    while not made.submitted.exists():
+        time.sleep(POLL)
     client = runtime(made.here, made.folder / "runtime.secret", certificates)
     while (token := take_task(client, TaskType.SERVER_APP)) is None:
         time.sleep(POLL)

@@ -191,6 +191,11 @@ class Deployment:
         return self.folder / "status.json"
 
     @property
+    def submitted(self) -> Path:
+        """There when the app that the supervisor has started may take its run."""
+        return self.folder / "submitted"
+
+    @property
     def ended(self) -> Path:
         """What the app leaves there when a new start would only repeat its error."""
         return ended_file(self.root)

@@ -16,7 +16,7 @@ from pmfl.deploy.control import Control
 from pmfl.deploy.endings import forget, left
 from pmfl.deploy.journal import Journal, told
 from pmfl.deploy.keys import write_secret
-from pmfl.deploy.launch_check import preflight
+from pmfl.deploy.launch_check import checked
 from pmfl.deploy.processes import Backoff, Child, Lock, Stopped, end_leftovers, wait_for_port
 from pmfl.deploy.settings import Deployment, is_loopback
 from pmfl.errors import EngineError, SpecError
@@ -58,12 +58,16 @@ class Server:
     def _run(self) -> bool:
         ended = end_leftovers(self.marker)
         self.journal.tell("supervisor began", leftovers=ended)
-        measured = preflight(self.root)
+        measured = checked(self.made)
         home = self.made.folder / "flower"
         self.environment = {"PMFL_BODY_LIMIT": str(measured["body_limit"]), "FLWR_HOME": str(home)}
         link_waits, app_waits, unanswered = Backoff(), Backoff(most=10.0), 0
         hopeless, seen = 0, self._progress()
         while not self.stopped:
+            if self.app is None:
+                forget(self.made.submitted)
+                forget(self.made.ended)
+                self.app = self._child("app", "launch_server_app")
             if self.superlink is None and not self._start_superlink():
                 unanswered += 1
                 if unanswered == DAMAGED:
@@ -116,20 +120,20 @@ class Server:
         return False
 
     def _play(self) -> tuple[int, float]:
-        """Submit the app and watch it: its exit code (or that it was lost), and how long it lived."""
+        """Submit the app's run and watch it: its exit code (or that it was lost), and how long it lived."""
         assert self.superlink is not None
+        assert self.app is not None
         began = time.monotonic()
         try:
             with Control(self.made) as control:
                 left = control.stop_all()
                 run = control.start()
         except (httpx.HTTPError, EngineError) as error:
-            self.journal.tell("the app was not submitted", error=str(error))
+            self.journal.tell("the run was not submitted", error=str(error))
             self._drop("superlink", self.superlink)
             self.superlink = None
             return 1, 0.0
-        forget(self.made.ended)
-        self.app = self._child("app", "launch_server_app")
+        self.made.submitted.touch()
         self.journal.state("running", run=run, ended=left)
         heard = asked = time.monotonic()
         while self.app.running and self.superlink.running and not self.stopped:
