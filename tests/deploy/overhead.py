@@ -162,7 +162,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="+", default=[3, 10])
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--out", type=Path, default=None, help="where overhead.json is put")
     given = parser.parse_args()
+    found = []
     for nodes in given.nodes:
         for whose, measured in (("flower", flowers), ("pmfl", ours)):
             seconds = measured(nodes, given.rounds)
@@ -175,8 +177,12 @@ def main() -> None:
                 "most": round(max(seconds), 2),
                 "load": round(os.getloadavg()[0], 1),
             }
+            found.append(line)
             sys.stdout.write(json.dumps(line) + "\n")
             sys.stdout.flush()
+    if given.out is not None:
+        given.out.mkdir(parents=True, exist_ok=True)
+        (given.out / "overhead.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ class Attackers:
     """Threads that send what nobody asked for, until told to end."""
 
     def __init__(self, field: Field, size: int, seed: int = 0) -> None:
-        self.url, self.size, self.seed = f"https://{field.made.here}", size, seed
+        self.url, self.size, self.seed = f"https://{field.made.here}", size // PIECE * PIECE, seed
         self.trust = ssl.create_default_context(cafile=str(field.made.ca))
         self.over, self.seen, self.lock = threading.Event(), Counter[str](), threading.Lock()
         keyed = signed(NodeFolder.open(field.root, ENEMY).key)
