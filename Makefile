@@ -45,6 +45,8 @@ fault-campaign: $(VENV)/installed-dev  ## kill a study 60 times at random moment
 
 deploy-campaign: $(VENV)/installed-dev  ## break real deployments, INJECTIONS=20 of each kind; hours; docs/results/deployment.md
 	$(BIN)/python -m tests.deploy.campaign results/deploy-campaign --injections $(or $(INJECTIONS),20)
+	for part in same_bits storm siege walk; do $(BIN)/python -m tests.deploy.$$part results/deploy-campaign || exit 1; done
+	$(BIN)/python -m tests.deploy.overhead --nodes 3 10 --out results/deploy-campaign
 	$(BIN)/python -m tests.deploy.campaign_report results/deploy-campaign docs/results --injections $(or $(INJECTIONS),20)
 
 clean:  ## remove what `make` made; results stay
