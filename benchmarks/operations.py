@@ -20,7 +20,8 @@ from pmfl.core.sums import exact_weighted_sum
 from pmfl.engines.local import exactly, keep_freed_memory
 from pmfl.study.bench.process import machine
 from pmfl.world.dense import dense
-from pmfl.world.networks import IN_CACHE, cnn_cifar10, halved
+from pmfl.world.networks import IN_CACHE, cnn_cifar10
+from pmfl.world.pooled import convolved_and_pooled
 from pmfl.world.precision import in_bfloat16
 
 BATCH, CLIENTS = 16, 25
@@ -49,7 +50,7 @@ def main() -> None:
         return torch.randn((32, 3, 3, inputs), generator=draw).permute(0, 3, 1, 2)
 
     x, y1, h1, y2 = images(3, 32), images(32, 32), images(32, 16), images(32, 16)
-    w1, w2, b = kernel(3), kernel(32), torch.zeros(32)
+    w1, w2, b = kernel(3).requires_grad_(), kernel(32), torch.zeros(32, requires_grad=True)
     rows, weight, bias = torch.randn(BATCH, 2048), torch.randn(256, 2048), torch.zeros(256)
     model = cnn_cifar10((32, 32, 3), 10)
     short, w = in_bfloat16(model), model.init(Key.root(0))
@@ -60,15 +61,18 @@ def main() -> None:
     def gradients(y: torch.Tensor, x: torch.Tensor, w: torch.Tensor, by_input: bool) -> object:
         return backward(y, x, w, [32], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [by_input, True, True])
 
-    def in_one_forward() -> object:
-        layers = torch.relu(halved(torch.conv2d(many, w1, b, padding=1)))
-        return torch.relu(halved(torch.conv2d(layers, w2, b, padding=1)))
+    def in_one_forward(part: torch.Tensor = many) -> torch.Tensor:
+        return convolved_and_pooled(convolved_and_pooled(part, w1, b), w2, b)
 
     def in_parts() -> object:
-        return [
-            torch.relu(halved(torch.conv2d(torch.relu(halved(torch.conv2d(part, w1, b, padding=1))), w2, b, padding=1)))
-            for part in many.split(IN_CACHE)
-        ]
+        return [in_one_forward(part) for part in many.split(IN_CACHE)]
+
+    def layer(function: Callable[..., torch.Tensor]) -> object:
+        with torch.enable_grad():
+            return torch.autograd.grad(function(x, w1, b).sum(), (w1, b))
+
+    def in_plain_order(x: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return torch.max_pool2d(torch.relu(torch.conv2d(x, kernel, bias, padding=1)), 2)
 
     def iteration(of: object) -> object:
         return by_autograd(lambda w: (cross_entropy(of.logits(w, x), labels), {}), w)
@@ -83,7 +87,8 @@ def main() -> None:
             "gradients of the second convolution": lambda: gradients(y2, h1, w2, True),
             "gradients of the first convolution": lambda: gradients(y1, x, w1, False),
             "pooling with indices": lambda: torch.max_pool2d(y1, 2),
-            "pooling without": lambda: halved(y1),
+            "first layer with its gradients, bias and ReLU before the pooling": lambda: layer(in_plain_order),
+            "the same, bias and ReLU behind it": lambda: layer(convolved_and_pooled),
             "dense layer by torch's linear": lambda: linear(rows, weight, bias),
             "dense layer by oneDNN": lambda: dense(rows, weight, bias, plain=False),
             "80 images through both convolutions at once": in_one_forward,

@@ -137,7 +137,7 @@ def calls(method: Method, memory: Any, iterations: int) -> int:
     return count
 
 
-@pytest.mark.parametrize(("method", "more"), [(fedavg(), 23), (pmfl_method(), 64)])
+@pytest.mark.parametrize(("method", "more"), [(fedavg(), 23), (pmfl_method(), 78)])
 def test_functions_entered_in_an_iteration(method: Method, more: int) -> None:
     memory = take_part(method, method.client.init(SENT.w)).memory
     calls(method, memory, 1)  # the first time, caches fill

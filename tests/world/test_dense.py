@@ -10,7 +10,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from pmfl.core.keys import Key
 from pmfl.world import dense as module
 from pmfl.world.dense import FORMULAS, LEAST, dense
-from pmfl.world.networks import halved
 
 WIDE, INPUTS = 256, 512
 assert WIDE * INPUTS >= LEAST
@@ -71,13 +70,3 @@ def test_a_build_without_the_library_takes_torch_own(monkeypatch: pytest.MonkeyP
         given = some(16, INPUTS), some(WIDE, INPUTS), some(WIDE)
         assert torch.equal(module.dense(*given, plain=False), linear(*given))
     importlib.reload(module)
-
-
-@pytest.mark.parametrize("shape", [(4, 32, 8, 8), (2, 3, 6, 4), (2, 3, 5, 7)])
-@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
-def test_halving_without_indices_gives_the_bits_of_pooling(shape: tuple[int, ...], layout: torch.memory_format) -> None:
-    y = some(*shape).contiguous(memory_format=layout)
-    assert torch.equal(halved(y), torch.max_pool2d(y, 2))
-    with_gradient = y.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(halved(with_gradient).sum(), with_gradient)
-    assert gradient.sum() == halved(y).numel()

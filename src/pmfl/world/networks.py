@@ -23,6 +23,7 @@ from pmfl.world.dense import dense
 from pmfl.world.layout import Layout, Slot, Views, in_default_order, transformed
 from pmfl.world.masks import drop
 from pmfl.world.patches import convolved_and_halved
+from pmfl.world.pooled import convolved_and_pooled
 
 Projection = Literal["hidden", "moon"]
 Shape: TypeAlias = tuple[int, ...]  # of a sample as data sets hold it: (height, width, channels) or (features,)
@@ -205,22 +206,11 @@ def _cnn(
             for kernel, bias in ((p[0], p[1]), (p[2], p[3])):
                 x = convolved_and_halved(x, kernel.permute(0, 2, 3, 1), bias)
             return x.flatten(1)
-        x = torch.relu(halved(torch.conv2d(x, p[0], p[1], padding=1)))
-        x = torch.relu(halved(torch.conv2d(x, p[2], p[3], padding=1)))
+        for kernel, bias in ((p[0], p[1]), (p[2], p[3])):
+            x = convolved_and_pooled(x, kernel, bias)
         return x.permute(0, 2, 3, 1).flatten(1)
 
     return _headed(draws, encode, widths, classes, dtype, projection, keep=1.0 - dropout)
-
-
-def halved(y: Tensor) -> Tensor:
-    """2 x 2 max-pooling. Where no gradient is asked for, without the indices that it would need: in half the time."""
-    n, channels, height, width = y.shape
-    in_rows = y.permute(0, 2, 3, 1)
-    if y.requires_grad or height % 2 or width % 2 or y.device.type != "cpu" or not in_rows.is_contiguous():
-        return torch.max_pool2d(y, 2)
-    pairs = in_rows.view(n, height // 2, 2, width * channels)
-    rows = torch.maximum(pairs[:, :, 0], pairs[:, :, 1]).view(n, height // 2, width // 2, 2, channels)
-    return torch.maximum(rows[..., 0, :], rows[..., 1, :]).permute(0, 3, 1, 2)
 
 
 def _headed(
