@@ -160,10 +160,12 @@ def test_a_file_of_programs_that_makes_no_sense_is_refused(tmp_path: Path, text:
         contest.read_peers(tmp_path / "peers.toml")
 
 
-def test_our_own_programs_are_both_profiles_and_two_loops() -> None:
+def test_our_own_programs_are_both_profiles_by_threads_and_by_processes_and_two_loops() -> None:
     assert [(one.name, one.command[-1]) for one in contest.ours(("exact", "fast"))] == [
         ("pmfl exact", "exact"),
         ("pmfl fast", "fast"),
+        (f"pmfl exact, {rounds.cores()} ranks", "exact-ranks"),
+        (f"pmfl fast, {rounds.cores()} ranks", "fast-ranks"),
         ("tuned loop", "tuned"),
         ("naive loop", "naive"),
     ]

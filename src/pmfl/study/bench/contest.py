@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from pmfl.errors import SpecError
 from pmfl.study.bench.process import Peak
+from pmfl.study.bench.rounds import cores
 
 LEFT_OUT = 2  # rounds at the start of each process, while caches and allocators settle
 PATIENCE = 120.0  # seconds for one process
@@ -35,8 +36,10 @@ class Contender(NamedTuple):
 
 
 def ours(profiles: Sequence[str]) -> list[Contender]:
-    """This library in its profiles, and the two loops without a framework."""
-    names = {**{f"pmfl {profile}": profile for profile in profiles}, "tuned loop": "tuned", "naive loop": "naive"}
+    """This library in its profiles, by threads and by processes, and the two loops without a framework."""
+    names = {f"pmfl {profile}": profile for profile in profiles}
+    names |= {f"pmfl {profile}, {cores()} ranks": f"{profile}-ranks" for profile in profiles}
+    names |= {"tuned loop": "tuned", "naive loop": "naive"}
     module = [sys.executable, "-m", "pmfl.study.bench.references"]
     return [Contender(name, [*module, which]) for name, which in names.items()]
 

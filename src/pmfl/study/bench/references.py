@@ -1,7 +1,7 @@
 """Two loops without a framework, to compare with: how FedAvg is written at first, and how by somebody who measures.
 
 Run as ``python -m pmfl.study.bench.references naive|tuned``; both do the workload's rounds of FedAvg with torch alone.
-``exact`` and ``fast`` are this library's own profiles, timed in the same way.
+``exact`` and ``fast`` are this library's own profiles, timed in the same way, and with ``-ranks`` its processes.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torch.nn.functional import cross_entropy
 
 from pmfl.core.keys import Key
 from pmfl.study.bench.process import age
+from pmfl.study.bench.ranked import in_ranks
 from pmfl.study.bench.rounds import cores, engine_of, log_rounds
 from pmfl.study.bench.workload import PER_CLIENT, images, workload
 
@@ -146,11 +147,18 @@ def ours(profile: str, rounds: int) -> dict[str, Any]:
     return log_rounds(workload(engine=engine), rounds=rounds, workers=workers)
 
 
+def ranks(profile: str, rounds: int) -> dict[str, Any]:
+    """This library, in as many ranks as there are cores."""
+    return in_ranks(workload(engine=engine_of("local", profile)[0]), ranks=cores(), rounds=rounds)
+
+
 REFERENCES: dict[str, Callable[[int], dict[str, Any]]] = {
     "naive": naive,
     "tuned": tuned,
     "exact": functools.partial(ours, "exact"),
     "fast": functools.partial(ours, "fast"),
+    "exact-ranks": functools.partial(ranks, "exact"),
+    "fast-ranks": functools.partial(ranks, "fast"),
 }
 
 

@@ -54,11 +54,11 @@ def time_run(spec: RunSpec, *, rounds: int, workers: int) -> dict[str, Any]:
     with Peak(os.getpid()) as peak:
         run = Run(spec, workers=workers)
         started = age()
-        first = _rounds(run, 1)[0]
+        first = play_rounds(run, 1)[0]
         fill(run)
-        _rounds(run, WARM - 1)
+        play_rounds(run, WARM - 1)
         cpu = time.process_time()
-        seconds = _rounds(run, rounds)
+        seconds = play_rounds(run, rounds)
         cpu = time.process_time() - cpu
         evaluation = time_evaluation(run)
         where = where_time_goes(run, workers) if isinstance(run.engine, LocalEngine) else {}
@@ -95,11 +95,11 @@ def take_turns(specs: Mapping[str, RunSpec], *, rounds: int, workers: int) -> di
     clocks, found = dict[str, Clock](), {name: list[float]() for name in specs}
     for name, run in runs.items():
         fill(run)
-        _rounds(run, WARM)
+        play_rounds(run, WARM)
         clocks[name] = _watch(run)
     for _ in range(rounds):
         for name, run in runs.items():
-            found[name] += _rounds(run, 1)
+            found[name] += play_rounds(run, 1)
     table = {}
     for name, run in runs.items():
         spent = clocks[name].seconds
@@ -130,7 +130,7 @@ def time_evaluation(run: Run) -> float:
 def where_time_goes(run: Run, workers: int) -> dict[str, float]:
     """The shares of as many rounds as there are from one evaluation to the next."""
     clock = _watch(run)
-    return shares(clock, sum(_rounds(run, EVALUATED)), workers)
+    return shares(clock, sum(play_rounds(run, EVALUATED)), workers)
 
 
 def fill(run: Run) -> None:
@@ -152,12 +152,12 @@ def fill(run: Run) -> None:
 def log_rounds(spec: RunSpec, *, rounds: int, workers: int) -> dict[str, Any]:
     """What other programs are compared by: start-up, and the seconds of each round from the first on."""
     run = Run(spec, workers=workers)
-    started, seconds = age(), _rounds(run, rounds)
+    started, seconds = age(), play_rounds(run, rounds)
     run.close()
     return {"startup": started, "rounds": seconds}
 
 
-def _rounds(run: Run, n: int) -> list[float]:
+def play_rounds(run: Run, n: int) -> list[float]:
     """Play ``n`` rounds; the seconds of each."""
     rounds, found = iter(run), []
     for _ in range(n):
