@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--share", type=float, default=0.3)
-    parser.add_argument("--deadline", type=float, default=15.0)
+    parser.add_argument("--deadline", type=float, default=4.0)
     parser.add_argument("--min-replies", type=int, default=3)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
