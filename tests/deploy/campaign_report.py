@@ -2,12 +2,14 @@
 
 python -m tests.deploy.campaign_report OUT docs/results [--quiet OTHER]
 OUT is where `campaign`, `same_bits`, `storm`, `siege`, `overhead` and `walk` have put what they saw; OTHER is where a
-campaign has that ran while the machine did nothing else. What was not measured is left out.
+campaign has that ran while the machine did nothing else. What was not measured is left out. OUT/note.md, if there is
+one, is what whoever ran it has to say.
 """
 
 import argparse
 import json
 import statistics
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +21,8 @@ import pyarrow.parquet as pq
 from tests.deploy.campaign import lines
 from tests.deploy.faults import AGAIN, KINDS, RESTARTED, SERVER, SLACK, in_time
 from tests.deploy.report_parts import PARTS
+
+WIDTH = 120  # of a paragraph
 
 HEAD = """# Faults in real deployments
 
@@ -112,7 +116,8 @@ def loads(done: Sequence[dict[str, Any]], finished: set[str]) -> str:
         "bounds."
     )
     cut = sum(line["run"] not in finished for line in done)
-    return text + (f" Of these faults, {cut} belong to runs that were cut off by our own time." if cut else "")
+    text += f" Of these faults, {cut} belong to runs that were cut off by our own time." if cut else ""
+    return textwrap.fill(text, WIDTH)
 
 
 def row(kind: str, found: Sequence[dict[str, Any]]) -> str:
@@ -132,11 +137,12 @@ def restarted(done: Sequence[dict[str, Any]]) -> str:
     found = [line["counted_after"] for line in done if line["kind"] in RESTARTED]
     if not found:
         return ""
-    return (
+    text = (
         f"A node that was killed has a reply counted again {statistics.median(found):.1f} s (median; at most "
         f"{max(found):.1f} s) after Flower's server has let it in: within {AGAIN:g} s in "
         f"{sum(seconds <= AGAIN for seconds in found)} of {len(found)} cases."
     )
+    return textwrap.fill(text, WIDTH)
 
 
 def missed(done: Sequence[dict[str, Any]]) -> str:
@@ -149,7 +155,7 @@ def missed(done: Sequence[dict[str, Any]]) -> str:
         for line in found
     )
     return (
-        "Faults of nodes that cost more time than they may; each kind was injected again until enough had not:\n\n"
+        "Faults of nodes that cost more time than they may, with the load at that moment:\n\n"
         f"| kind | longest round | counted again after | load |\n|---|---|---|---|\n{told}"
     ).rstrip()
 
@@ -184,6 +190,8 @@ def main() -> None:
     runs = {name: lines(folder / "runs.jsonl") for name, folder in folders.items()}
     found: dict[str, Any] = {"runs": runs}
     text = page(injections["busy"], runs["busy"], given.injections, given.nodes)
+    note = given.out / "note.md"
+    text += f"\n{note.read_text('utf-8')}" if note.exists() else ""
     text += calm(injections.get("quiet", []), runs.get("quiet", []))
     for name, write in PARTS.items():
         file = given.out / f"{name}.json"

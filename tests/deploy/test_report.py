@@ -84,12 +84,12 @@ def test_a_campaign_without_misses(tmp_path: Path) -> None:
     text = page(tmp_path)
     assert f"| {KILLED} | 1 | 1 | 1 | 12.0 s, 12.0 s | 1 of 1 |" in text
     assert "| app killed | 1 | 1 | 1 | 40.0 s, 40.0 s | 0 of 1 |" in text
-    assert "within 10 s in 1 of 1 cases" in text
+    assert "within 10 s in 1 of 1 cases" in text.replace("\n", " ")
     assert "No fault of a node has cost more time" in text
     assert "seen (1)" in text
     assert "There was none." in text
     assert len(pq.read_table(tmp_path / "docs" / "deployment.parquet")) == 3
-    assert max(map(len, (part for part in text.splitlines() if not part.startswith("|")))) <= 220
+    assert max(map(len, (part for part in text.splitlines() if not part.startswith("|")))) <= 130
 
 
 def test_what_went_wrong_is_on_the_page(tmp_path: Path) -> None:
@@ -104,14 +104,17 @@ def test_what_went_wrong_is_on_the_page(tmp_path: Path) -> None:
     assert "run a: client 1: counted twice" in text
     assert "participation that was recorded | 0 of 1 |" in text
     assert "ended by themselves, with exit code 0 | 0 |" in text
-    assert "1 belong to runs that were cut off" in text
+    assert "1 belong to runs that were cut off" in text.replace("\n", " ")
 
 
 def test_what_else_was_measured_has_its_part(tmp_path: Path) -> None:
     out = tmp_path / "out"
     put(out, [line()], [RUN])
     put(tmp_path / "quiet", [line("app killed", longest_round=7.0, load=1.0)], [RUN])
-    assert "## A storm" not in page(tmp_path)
+    (out / "note.md").write_text("Told by hand.\n")
+    text = page(tmp_path)
+    assert "Told by hand." in text
+    assert "## A storm" not in text
     bits = {"method": "mifa", "rounds": 10, "replies": [10] * 3, "deployed": "a" * 64, "simulated": "a" * 64}
     attack = {
         "seconds": 9.0,
