@@ -13,6 +13,7 @@ from pmfl.world.patches import convolved_and_halved
 
 SHAPES = [(3, 8, 8, 3), (2, 9, 6, 1), (1, 5, 7, 4), (2, 2, 3, 32)]
 LANES = 3
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 def reference(x: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
@@ -45,16 +46,18 @@ def result_and_gradients(function: Callable[..., Tensor], x: Tensor, kernel: Ten
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-13), (torch.float32, 3e-6)])
+@pytest.mark.parametrize("device", DEVICES)
 def test_lanes_give_torchs_convolution_and_its_gradients(
-    shape: tuple[int, ...], dtype: torch.dtype, close: float
+    shape: tuple[int, ...], dtype: torch.dtype, close: float, device: str
 ) -> None:
     given = drawn(shape, dtype)
-    found = torch.vmap(lambda *one: result_and_gradients(convolved_and_halved, *one))(*given)
+    here = (tensor.to(device) for tensor in given)
+    found = torch.vmap(lambda *one: result_and_gradients(convolved_and_halved, *one))(*here)
     for lane in range(LANES):
         expected = result_and_gradients(reference, *(tensor[lane].double() for tensor in given))
         for value, wanted in zip(found, expected, strict=True):
             scale = wanted.abs().max().clamp(min=1)
-            assert (value[lane].double() - wanted).abs().max() < close * scale
+            assert (value[lane].cpu().double() - wanted).abs().max() < close * scale
 
 
 def test_one_model_for_all_lanes_and_no_gradient() -> None:

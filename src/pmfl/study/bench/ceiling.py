@@ -62,6 +62,7 @@ def _rate(work: Callable[[], object], operations: int, workers: int, device: str
 
     def best(_: int) -> float:
         torch.set_num_threads(1)
+        wait()  # a new thread knows nothing of the device until it asks for something
         for _ in range(3):
             work()
         fastest, end = float("inf"), time.perf_counter() + SECONDS
