@@ -71,8 +71,8 @@ def main() -> None:
         with torch.enable_grad():
             return torch.autograd.grad(function(x, w1, b).sum(), (w1, b))
 
-    def in_plain_order(x: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        return torch.max_pool2d(torch.relu(torch.conv2d(x, kernel, bias, padding=1)), 2)
+    def with_bias_first(x: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return torch.relu(torch.max_pool2d(torch.conv2d(x, kernel, bias, padding=1), 2))
 
     def iteration(of: object) -> object:
         return by_autograd(lambda w: (cross_entropy(of.logits(w, x), labels), {}), w)
@@ -87,8 +87,8 @@ def main() -> None:
             "gradients of the second convolution": lambda: gradients(y2, h1, w2, True),
             "gradients of the first convolution": lambda: gradients(y1, x, w1, False),
             "pooling with indices": lambda: torch.max_pool2d(y1, 2),
-            "first layer with its gradients, bias and ReLU before the pooling": lambda: layer(in_plain_order),
-            "the same, bias and ReLU behind it": lambda: layer(convolved_and_pooled),
+            "first layer with its gradients, bias in the convolution": lambda: layer(with_bias_first),
+            "the same, bias behind the pooling": lambda: layer(convolved_and_pooled),
             "dense layer by torch's linear": lambda: linear(rows, weight, bias),
             "dense layer by oneDNN": lambda: dense(rows, weight, bias, plain=False),
             "80 images through both convolutions at once": in_one_forward,
