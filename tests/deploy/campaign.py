@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,12 @@ def add(file: Path, line: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def wanted(out: Path, injections: int, left: float = float("inf")) -> list[str]:
-    """The kinds that still lack injections and fit into the rounds that are left, the rarest first."""
+def wanted(out: Path, injections: int, left: float = float("inf"), kinds: Collection[str] = KINDS) -> list[str]:
+    """Of these kinds, those that still lack injections and fit into the rounds that are left, the rarest first."""
     done = [line for line in lines(out / "injections.jsonl") if "skipped" not in line]
     tried = Counter(line["kind"] for line in done)
     good = Counter(line["kind"] for line in done if line["kind"] in SERVER or in_time(line))
-    lacking = [kind for kind in KINDS if good[kind] < injections and tried[kind] < TRIES * injections]
+    lacking = [kind for kind in kinds if good[kind] < injections and tried[kind] < TRIES * injections]
     return sorted((kind for kind in lacking if LONG.get(kind, SHORT) <= left), key=lambda kind: tried[kind])
 
 
@@ -64,7 +65,11 @@ def episode(out: Path, given: argparse.Namespace, stopped: Stopped) -> None:
     with Field(root, given.nodes, *study, deadline=given.deadline) as field:
         if field.until(lambda: field.round >= 1, 240.0) is None:
             raise SystemExit(f"the run of {root} did not begin: see {root}/server/logs")
-        while not field.done and not stopped and (left := wanted(out, given.injections, ROUNDS - field.round)):
+        while (
+            not field.done
+            and not stopped
+            and (left := wanted(out, given.injections, ROUNDS - field.round, given.kinds))
+        ):
             moment = key.fold(field.round)
             rarest = left[: 1 + int(moment.fold("kind").numpy().integers(min(3, len(left))))][-1]
             found = inject(field, rarest, moment)
@@ -117,6 +122,7 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=1, help="deployments at the same time")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no fault is injected after so long")
     parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--kinds", nargs="+", default=tuple(KINDS), choices=tuple(KINDS), metavar="KIND")
     parser.add_argument("--deadline", type=float, default=15.0)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
@@ -132,7 +138,7 @@ def main() -> None:
     timer.daemon = True
     if given.seconds < float("inf"):
         timer.start()
-    while wanted(given.out, given.injections) and not stopped:
+    while wanted(given.out, given.injections, kinds=given.kinds) and not stopped:
         episode(given.out, given, stopped)
 
 

@@ -36,9 +36,9 @@ def storm(found: Mapping[str, Any]) -> str:
 ## A storm
 
 `python -m tests.deploy.storm OUT`: {found["nodes"]} nodes, of which {found["share_killed"]:.0%} are killed and started
-again in every round, for {found["rounds"]} rounds; deadline {found["deadline"]:g} s, at least {found["min_replies"]}
-replies a round. The load was {found["load_median"]:.0f} in the median ({found["load_most"]:.0f} at most), mostly of
-nodes that start.
+again in every round, for {found["stormed"]} of {found["rounds"]} rounds; deadline {found["deadline"]:g} s, at least
+{found["min_replies"]} replies a round. The load was {found["load_median"]:.0f} in the median
+({found["load_most"]:.0f} at most), mostly of nodes that start.
 
 | | |
 |---|---|

@@ -2,8 +2,9 @@
 
     python -m tests.deploy.storm OUT --nodes 10 --rounds 100
 
-What is looked at: that no round hangs, that the server's memory does not grow, that both sides agree, that weights and
-model are what the local engine gives for the participation that was observed. OUT/storm.json says what came of it.
+A kill is that of Flower's node and of the app behind it; their supervisor starts them again. What is looked at: that
+no round hangs, that the server's memory does not grow, that both sides agree, that weights and model are what the local
+engine gives for the participation that was observed. OUT/storm.json says what came of it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -27,8 +29,11 @@ from tests.deploy.replay import forgotten, observed, replayed
 PATIENCE = 300.0  # seconds for one round, after which it counts as a hang
 
 
-def storm(root: Path, nodes: int, rounds: int, share: float, deadline: float, min_replies: int) -> dict[str, Any]:
-    """Play one, and say what came of it."""
+def storm(
+    root: Path, nodes: int, rounds: int, share: float, deadline: float, min_replies: int, most: float
+) -> dict[str, Any]:
+    """Play one, and say what came of it; after so many seconds the rest of it is calm."""
+    stormed = 0
     key, kills, seconds, hung = Key.root(rounds).fold("storm"), 0, list[float](), False
     study = (f"training.rounds={rounds}", f"evaluation.every={rounds}")
     loads = [os.getloadavg()[0]]
@@ -37,14 +42,12 @@ def storm(root: Path, nodes: int, rounds: int, share: float, deadline: float, mi
         if field.until(lambda: field.round >= 1, 600.0) is None:
             raise SystemExit(f"the run of {root} did not begin")
         began = since = time.monotonic()
-        while not field.done:
-            last = field.round
+        while not field.done and time.monotonic() - began < most:
+            last, stormed = field.round, stormed + 1
             gauge.look(round=last)
             loads.append(os.getloadavg()[0])
             for k in key.fold(last).numpy().choice(nodes, round(share * nodes), replace=False).tolist():
-                field.started[f"node{k}"].kill()  # all that it has started ends with it
-                field.started[f"node{k}"].wait()
-                field.start_node(k)
+                field.signal_node(k, signal.SIGKILL)
                 kills += 1
             if field.until(lambda at=last: field.done or field.round > at, PATIENCE) is None:
                 hung = True
@@ -52,6 +55,7 @@ def storm(root: Path, nodes: int, rounds: int, share: float, deadline: float, mi
             seconds.append(time.monotonic() - since)
             since = time.monotonic()
         took = time.monotonic() - began
+        hung = hung or field.until(lambda: field.done, PATIENCE) is None
         made, status = field.made, field.status
         wrong = field.disagreements()
     took_part = observed(made)
@@ -60,6 +64,7 @@ def storm(root: Path, nodes: int, rounds: int, share: float, deadline: float, mi
     return {
         "nodes": nodes,
         "rounds": status["round"],
+        "stormed": stormed,
         "share_killed": share,
         "deadline": deadline,
         "min_replies": min_replies,
@@ -88,12 +93,14 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--share", type=float, default=0.3)
-    parser.add_argument("--deadline", type=float, default=4.0)
+    parser.add_argument("--deadline", type=float, default=8.0)
     parser.add_argument("--min-replies", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="after which nothing is killed any more")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        found = storm(Path(folder), given.nodes, given.rounds, given.share, given.deadline, given.min_replies)
+        root, few = Path(folder), given.min_replies
+        found = storm(root, given.nodes, given.rounds, given.share, given.deadline, few, given.seconds)
     (given.out / "storm.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
     sys.stdout.write(json.dumps(found) + "\n")
 
