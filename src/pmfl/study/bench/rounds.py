@@ -37,7 +37,7 @@ def engine_of(text: str, profile: str = "exact") -> tuple[dict[str, Any], int]:
     engine, _, device = text.partition("@")
     kind, _, count = engine.partition(":")
     if kind not in ("local", "lanes") or not (count or "1").isdigit() or count == "0" or (device and kind == "local"):
-        hint = "local, local:WORKERS, lanes:WIDTH or lanes:WIDTH@DEVICE; ranks are timed by `pmfl run`"
+        hint = "local, local:WORKERS, lanes:WIDTH or lanes:WIDTH@DEVICE; `pmfl bench compare` times ranks"
         raise SpecError(f"--engine {text}", hint=hint)
     if kind == "lanes":
         return {"profile": profile, "lanes": int(count or 8), "device": device or "cpu"}, 1
