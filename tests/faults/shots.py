@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -88,15 +87,16 @@ def finish(folder: Path, out: str) -> dict[str, Any]:
 def calm(folder: Path, study: str = FULL) -> Calm:
     """Live once without being shot at."""
     (folder / "study.toml").write_text(study, "utf-8")
-    before = _children_seconds()
     process = start(folder, "calm")
-    startup = 0.0
-    while process.poll() is None and not list((folder / "calm").glob("running/*")):
-        startup = cpu_seconds(process.pid)
+    startup = whole = 0.0
+    while process.poll() is None:
+        whole = max(whole, cpu_seconds(process.pid))
+        if not startup and list((folder / "calm").glob("running/*")):
+            startup = whole
         time.sleep(0.01)
     stdout, stderr = process.communicate(timeout=280)
     assert process.returncode == 0, stderr
-    return Calm(folder, json.loads(stdout), startup, _children_seconds() - before)
+    return Calm(folder, json.loads(stdout), startup, whole)
 
 
 def shoot(calm: Calm, how: signal.Signals, shots: int, out: str, seed: int = 0) -> Outcome:
@@ -104,9 +104,11 @@ def shoot(calm: Calm, how: signal.Signals, shots: int, out: str, seed: int = 0) 
     outcome = Outcome(how)
     rng = Key.root(seed).fold(how.name).numpy()
     reach = calm.startup + 2 * (calm.whole - calm.startup) / shots
-    for moment in rng.uniform(0, reach, shots):
+    for _ in range(2 * shots):  # some find that the command has ended before
+        if outcome.shots == shots:
+            break
         process = start(calm.folder, out)
-        doing = _wait(process, float(moment), deaf=how != signal.SIGKILL)
+        doing = _wait(process, rng.uniform(0, reach), deaf=how != signal.SIGKILL)
         if doing:
             if how == signal.SIGINT:
                 os.killpg(process.pid, how)
@@ -188,7 +190,8 @@ def _wait(process: subprocess.Popen[str], moment: float, *, deaf: bool) -> str:
     """
     while process.poll() is None:
         if cpu_seconds(process.pid) >= moment and not (deaf and not _listens(process.pid)):
-            return "playing" if any(descendants(process.pid)) else "starting or ending"
+            plays = any(True for child in descendants(process.pid) for _ in descendants(child))
+            return "playing" if plays else "starting or ending"
         time.sleep(0.005)
     return ""
 
@@ -212,8 +215,3 @@ def _farewell(how: signal.Signals, code: int, stderr: str) -> list[str]:
     if code == 130 and "interrupted" in stderr and "pmfl run study.toml" in stderr.replace("-c run", "pmfl run"):
         return []
     return [f"{how.name}: exit code {code}: {stderr}"]
-
-
-def _children_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
