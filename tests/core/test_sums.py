@@ -71,7 +71,7 @@ def test_rows_of_a_wide_device_give_the_same_integers(wide: int, monkeypatch: py
     monkeypatch.setattr(sums, "WIDE", wide)
     rows, by = normal(Key.root(4), 5 * 50).view(5, 50), [0.1, -2.0, 3.7, 0.0, 1e-9]
     rows /= rows.abs().max()
-    assert torch.equal(sums.sum_of_rows(by, rows), exact_weighted_sum(by, rows, 50))
+    assert torch.equal(sums.sum_of_rows(by, rows), exact_weighted_sum(by, list(rows), 50))
     assert torch.equal(sums.sum_of_rows([], rows[:0]), torch.zeros(50, dtype=torch.int64))
     assert sums.sum_of_rows(by, rows[:, :0]).tolist() == []
 

@@ -23,9 +23,9 @@ WIDE = 1 << 20  # the same on a device with room for it
 
 
 def exact_weighted_sum(
-    weights: Sequence[float], vectors: Sequence[Vector] | Tensor, size: int, bound: float = float("inf")
+    weights: Sequence[float], vectors: Sequence[Vector], size: int, bound: float = float("inf")
 ) -> Tensor:
-    """The fixed-point sum [P] of weights [n] times vectors n x [P], or rows [n, P]; add partial sums as integers.
+    """The fixed-point sum [P] of weights [n] times vectors n x [P]; add partial sums as integers.
 
     bound: what the magnitudes of an entry's terms add up to, at most; where it is small, the same integers are added
         in floating point, in half the time
@@ -34,8 +34,6 @@ def exact_weighted_sum(
     >>> from_fixed_point(total, torch.float32)
     tensor([ 6.5000, -1.0000])
     """
-    if isinstance(vectors, Tensor) and vectors.device.type != "cpu":
-        return sum_of_rows(weights, vectors)
     device = vectors[0].device if len(vectors) else torch.device("cpu")
     total = torch.zeros(size, dtype=torch.int64, device=device)
     block = BLOCK if device.type == "cpu" else max(size, 1)

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from pmfl.core.client import by_transform, train_client
 from pmfl.core.method import ClientRule, Measure
-from pmfl.core.sums import check_peaks, check_range, exact_weighted_sum, from_fixed_point, peaks
+from pmfl.core.sums import check_peaks, check_range, from_fixed_point, peaks, sum_of_rows
 from pmfl.core.tree import map_tree, stack, unstack
 from pmfl.core.types import Downlink, Model, Round, Scalars, Seen, Uplink, Vector, Work
 from pmfl.engines.captured import Captured, Program
@@ -53,7 +53,7 @@ class LanesReplies:
 
         def total(weights: Sequence[float]) -> Vector:
             check_range(weights, self.changes, self.clients, self.t)
-            return from_fixed_point(exact_weighted_sum(weights, self.changes, self.changes.shape[1]), torch.float64)
+            return from_fixed_point(sum_of_rows(weights, self.changes), torch.float64)
 
         return measure(self.updates, total)
 
@@ -68,7 +68,7 @@ class LanesReplies:
 
     def partial_sum(self, weights: Tensor) -> Tensor:
         """The sum as integers, to which those of other ranks can be added."""
-        return exact_weighted_sum(weights[self.clients].tolist(), self.rows, self.rows.shape[1])
+        return sum_of_rows(weights[self.clients].tolist(), self.rows)
 
 
 class LanesEngine:
