@@ -134,15 +134,19 @@ def row(kind: str, found: Sequence[dict[str, Any]]) -> str:
 
 def restarted(done: Sequence[dict[str, Any]]) -> str:
     """How soon a node that was killed takes part again."""
-    found = [line["counted_after"] for line in done if line["kind"] in RESTARTED]
-    if not found:
+    again = [line for line in done if line["kind"] in RESTARTED]
+    if not again:
         return ""
-    text = (
-        f"A node that was killed has a reply counted again {statistics.median(found):.1f} s (median; at most "
-        f"{max(found):.1f} s) after Flower's server has let it in: within {AGAIN:g} s in "
-        f"{sum(seconds <= AGAIN for seconds in found)} of {len(found)} cases."
+    text = "After Flower's server has let it in, a node that was killed "
+    text += " and ".join(
+        f"{what} in {statistics.median(found):.1f} s (median; {max(found):.1f} s at most; within {AGAIN:g} s in "
+        f"{sum(seconds <= AGAIN for seconds in found)} of {len(found)} cases)"
+        for what, found in (
+            ("has trained and replies", [line["replied_after"] for line in again]),
+            ("sees that reply counted in a completed round", [line["counted_after"] for line in again]),
+        )
     )
-    return textwrap.fill(text, WIDTH)
+    return textwrap.fill(f"{text}.", WIDTH)
 
 
 def missed(done: Sequence[dict[str, Any]]) -> str:

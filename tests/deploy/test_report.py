@@ -18,7 +18,7 @@ KILLED = "node killed, back after 1 s"
 
 def line(kind: str = KILLED, **more: Any) -> dict[str, Any]:
     given = {"run": "a", "kind": kind, "client": 0, "round": 1, "deadline": 15.0, "healed": True, "client_back": True}
-    given |= {"counted_after": 3.0, "with_its_history": True, "longest_round": 12.0, "load": 2.0}
+    given |= {"replied_after": 1.0, "counted_after": 3.0, "with_its_history": True, "longest_round": 12.0, "load": 2.0}
     return {**given, **more}
 
 
