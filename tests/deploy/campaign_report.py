@@ -2,7 +2,7 @@
 
 python -m tests.deploy.campaign_report OUT docs/results [--quiet OTHER]
 OUT is where `campaign`, `same_bits`, `storm`, `siege`, `overhead` and `walk` have put what they saw; OTHER is where a
-campaign has that ran while the machine did nothing else. What was not measured is left out. OUT/note.md, if there is
+campaign has that ran alone. What was not measured is left out. OUT/note.md, if there is
 one, is what whoever ran it has to say.
 """
 
@@ -165,15 +165,15 @@ def missed(done: Sequence[dict[str, Any]]) -> str:
 
 
 def calm(injections: Sequence[dict[str, Any]], runs: Sequence[dict[str, Any]]) -> str:
-    """The same on a machine that does nothing else."""
+    """The same on a machine that has less to do."""
     done = [line for line in injections if "skipped" not in line]
     if not done:
         return ""
     load = statistics.median(line["load"] for line in done)
     same = all(run["same_bits"] and not run["disagreements"] and run["code"] == 0 for run in runs)
     text = (
-        f"\n## On a machine that does nothing else\n\n{len(done)} faults of one deployment at a time, load "
-        f"{load:.1f} in the median (its own work); {len(runs)} runs"
+        f"\n## One deployment at a time\n\n{len(done)} faults while the machine had less to do: its load was "
+        f"{load:.1f} in the median, that of the deployment included; {len(runs)} runs"
         f"{', all ended by themselves, without disagreements and with the same bits' if same else ''}.\n"
     )
     text += TABLE.format(limit=done[0]["deadline"] + SLACK)

@@ -50,7 +50,8 @@ again in every round, for {found["stormed"]} of {found["rounds"]} rounds; deadli
 | weights x_k equal to the rule applied to the observed participation | {_yes(found["weights_equal"])} |
 | model equal, to the last bit, to the local engine's for that participation | {_yes(found["same_bits"])} |
 | replies late, refused, lost | {found["late"]}, {found["refused"]}, {found["lost"]} |
-
+| replies made with a new memory, since the old one was lost | {found["fresh"]} |
+{found.get("note", "")}
 Memory of the server, in megabytes, looked at once a round: medians of the first and of the last fifth of the rounds,
 the most, and the line through the second half of the rounds.
 

@@ -45,6 +45,17 @@ def test_asking_twice_does_no_harm_and_old_asks_are_refused(tmp_path: Path) -> N
     assert taken(keeping, 6, 4) == (1.0, False)
 
 
+def test_what_an_ask_made_stays_when_it_comes_again_and_the_node_dies(tmp_path: Path) -> None:
+    keeping = Keeping(tmp_path)
+    taken(keeping, 4, -1)
+    keeping.keep(4, memory(1))
+    taken(keeping, 5, 4)
+    keeping.keep(5, memory(2))  # and the reply is on its way: it will be counted
+    taken(keeping, 5, 4)  # the same ask, and before it has trained again the power goes
+    assert taken(Keeping(tmp_path), 6, 5) == (2.0, False)
+    assert [file.name.partition("-")[0] for file in tmp_path.glob("*.safetensors")] == ["5"]
+
+
 @pytest.mark.parametrize("damage", ["cut", "bit", "gone", "other"])
 def test_a_damaged_memory_is_not_used_and_the_loss_is_said(tmp_path: Path, damage: str) -> None:
     keeping = Keeping(tmp_path)

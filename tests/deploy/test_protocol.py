@@ -371,6 +371,19 @@ def test_one_turned_bit_after_the_other_is_refused_and_counted(
     assert model_sha256(run.w) == undisturbed(world, "pmfl", history)
 
 
+@pytest.mark.parametrize("death", ["dies in recall", "dies in keep"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_node_that_dies_over_an_ask_which_it_had_answered_keeps_its_memory(
+    world: World, tmp_path: Path, method: str, death: str
+) -> None:
+    """Found by a storm: its first answer is counted while the same ask is on its way to it again."""
+    events = [("deliver twice", 0), ("bring", 0), (death, 2), *[("deliver", 0), ("bring", 0)] * 8]
+    chaos = Chaos(tmp_path, events, world, method)
+    run, history, _ = play(chaos, method)
+    assert int(run.engine.tally.fresh.sum()) == 0
+    assert model_sha256(run.w) == undisturbed(world, method, history)
+
+
 @pytest.mark.parametrize("method", ["mifa", "fedvarp"])
 def test_lost_memories_leave_nothing_behind_on_the_server(world: World, method: str) -> None:
     @examples(15)

@@ -38,6 +38,7 @@ RUN: dict[str, Any] = {
 }
 MEMORY = {"first": 1.0, "last": 1.0, "most": 2.0, "per_100_samples": 0.1, "noise_per_100_samples": 0.2}
 STORM: dict[str, Any] = {
+    "fresh": 2,
     "nodes": 10,
     "stormed": 100,
     "share_killed": 0.3,

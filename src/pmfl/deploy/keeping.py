@@ -37,7 +37,8 @@ class Keeping:
     def recall(self, run: str, t: int, counted: int, first: Any) -> Recalled:
         """The memory after round ``counted``, for taking part in round ``t``; ``first`` is that of a new client.
 
-        An ask that is older than one already seen is refused: what it names may be gone.
+        An ask that is older than one already seen is refused: what it names may be gone. One that comes again may have
+        been answered, and that answer counted: what it made then is kept until it is made again.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         if (seen := self._asked(run)) is not None:
@@ -48,7 +49,7 @@ class Keeping:
         elif self.index.exists():  # another run's, or damaged
             self._sweep(NEVER)
         self._remember(run, t, counted)
-        self._sweep(counted)
+        self._sweep(counted, t)
         if counted == NEVER:
             return Recalled(first, fresh=False)
         with contextlib.suppress(StoreError, OSError):
@@ -91,9 +92,9 @@ class Keeping:
     def _files(self, t: int) -> list[Path]:
         return sorted(self.folder.glob(f"{t}-*.safetensors"))
 
-    def _sweep(self, counted: int) -> None:
-        """Drop every memory but that of one round, and what was not finished."""
-        keep = set(self._files(counted))
+    def _sweep(self, *rounds: int) -> None:
+        """Drop every memory but those of some rounds, and what was not finished."""
+        keep = {file for t in rounds for file in self._files(t)}
         for file in (*self.folder.glob("*.safetensors"), *self.folder.glob(".*.part")):
             if file not in keep:
                 file.unlink(missing_ok=True)
