@@ -9,7 +9,6 @@ one, is what whoever ran it has to say.
 import argparse
 import json
 import statistics
-import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,9 +19,7 @@ import pyarrow.parquet as pq
 
 from tests.deploy.campaign import lines
 from tests.deploy.faults import AGAIN, KINDS, RESTARTED, SERVER, SLACK, in_time
-from tests.deploy.report_parts import PARTS
-
-WIDTH = 120  # of a paragraph
+from tests.deploy.report_parts import PARTS, flow
 
 HEAD = """# Faults in real deployments
 
@@ -117,7 +114,7 @@ def loads(done: Sequence[dict[str, Any]], finished: set[str]) -> str:
     )
     cut = sum(line["run"] not in finished for line in done)
     text += f" Of these faults, {cut} belong to runs that were cut off by our own time." if cut else ""
-    return textwrap.fill(text, WIDTH)
+    return flow(text)
 
 
 def row(kind: str, found: Sequence[dict[str, Any]]) -> str:
@@ -146,7 +143,7 @@ def restarted(done: Sequence[dict[str, Any]]) -> str:
             ("sees that reply counted in a completed round", [line["counted_after"] for line in again]),
         )
     )
-    return textwrap.fill(f"{text}.", WIDTH)
+    return flow(f"{text}.")
 
 
 def missed(done: Sequence[dict[str, Any]]) -> str:
@@ -171,11 +168,12 @@ def calm(injections: Sequence[dict[str, Any]], runs: Sequence[dict[str, Any]]) -
         return ""
     load = statistics.median(line["load"] for line in done)
     same = all(run["same_bits"] and not run["disagreements"] and run["code"] == 0 for run in runs)
-    text = (
-        f"\n## One deployment at a time\n\n{len(done)} faults while the machine had less to do: its load was "
-        f"{load:.1f} in the median, that of the deployment included; {len(runs)} runs"
-        f"{', all ended by themselves, without disagreements and with the same bits' if same else ''}.\n"
+    sound = ", all by themselves, without disagreements and with the same bits" if same else ""
+    told = flow(
+        f"""{len(done)} faults while the machine had less else to do: its load was {load:.1f} in the median, that of
+        the deployments included. Runs that have come to their end: {len(runs)}{sound}."""
     )
+    text = f"\n## On a calmer machine\n\n{told}\n"
     text += TABLE.format(limit=done[0]["deadline"] + SLACK)
     text += "".join(row(kind, found) for kind in KINDS if (found := [line for line in done if line["kind"] == kind]))
     return f"{text}\n{restarted(done)}\n".rstrip() + "\n"

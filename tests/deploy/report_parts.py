@@ -1,8 +1,10 @@
 """The parts of the results page beside the campaign: what one command each has measured."""
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+WIDTH = 120  # of a paragraph
 Part = Callable[[Any], str]
 NAMES = {
     "app": "app",
@@ -32,13 +34,16 @@ and disks, and the local engine with one lane.
 
 def storm(found: Mapping[str, Any]) -> str:
     """Nodes that come and go in every round."""
+    told = flow(
+        f"""`python -m tests.deploy.storm OUT`: {found["nodes"]} nodes, of which {found["share_killed"]:.0%} are killed
+        and started again in every round, for {found["stormed"]} of {found["rounds"]} rounds; deadline
+        {found["deadline"]:g} s, at least {found["min_replies"]} replies a round. The load was
+        {found["load_median"]:.0f} in the median ({found["load_most"]:.0f} at most), much of it of nodes that start."""
+    )
     text = f"""
 ## A storm
 
-`python -m tests.deploy.storm OUT`: {found["nodes"]} nodes, of which {found["share_killed"]:.0%} are killed and started
-again in every round, for {found["stormed"]} of {found["rounds"]} rounds; deadline {found["deadline"]:g} s, at least
-{found["min_replies"]} replies a round. The load was {found["load_median"]:.0f} in the median
-({found["load_most"]:.0f} at most), mostly of nodes that start.
+{told}
 
 | | |
 |---|---|
@@ -68,13 +73,16 @@ def siege(found: Mapping[str, Any]) -> str:
     """The server under attack."""
     requests: Mapping[str, int] = found["requests"]
     kinds = sorted({name.partition(":")[0] for name in requests})
+    told = flow(
+        f"""`python -m tests.deploy.siege OUT`: two honest nodes play; for {found["seconds"]:g} s a third, whose key is
+        registered, answers every ask with something else, and three others send requests without end. The model has
+        {found["model_megabytes"]:.1f} MB, a large body 50 times that ({found["body_megabytes"]:.0f} MB), noise up to 16
+        kB; the gate's limit is {found["limit_megabytes"]:.0f} MB. Load {found["load"]:.0f}."""
+    )
     text = f"""
 ## Under attack
 
-`python -m tests.deploy.siege OUT`: two honest nodes play; for {found["seconds"]:g} s a third, whose key is registered,
-answers every ask with something else, and three others send requests without end. The model has
-{found["model_megabytes"]:.1f} MB, a large body 50 times that ({found["body_megabytes"]:.0f} MB), noise up to 16 kB; the
-gate's limit is {found["limit_megabytes"]:.0f} MB. Load {found["load"]:.0f}.
+{told}
 
 | requests | sent | answers |
 |---|---|---|
@@ -84,9 +92,9 @@ gate's limit is {found["limit_megabytes"]:.0f} MB. Load {found["load"]:.0f}.
         told = ", ".join(f"{answer}: {n}" for answer, n in mine.items())
         text += f"| {kind} | {sum(mine.values())} | {told} |\n"
     text += """
-*closed*: the connection was ended before the body was sent. 200 is `/health`, which is for everybody, and a heartbeat
-or a look for messages of the turned node, which its own key may send; a 400, 422 or 500 is Flower's own answer to noise
-that came with that key.
+413: larger than the gate's limit. 401: no registered key, or not the supervisor's secret. 404, 405: there is no such
+path, or nothing to be sent to it. 400: noise that Flower could not read, with the registered key or on the app's path,
+which programs on the server's machine may use. *closed*: the connection was ended before the body was sent.
 
 | answers of the turned node | given |
 |---|---|
@@ -94,16 +102,24 @@ that came with that key.
     text += "".join(f"| {name} | {n} |\n" for name, n in found["answers_of_the_turned_node"].items())
     reasons = ", ".join(f"{reason} {n}" for reason, n in sorted(found["refused_by_reason"].items()))
     rounds = ", ".join(map(str, found["rounds_before_during_after"]))
+    told = flow(
+        f"""Refused by the engine, by reason: {reasons}. Counted meanwhile: {found["counted_of_turned"]} replies of the
+        turned node, {" and ".join(map(str, found["counted_of_honest"]))} of the honest ones. Rounds before (20 s),
+        during and after (20 s): {rounds}. The server's processes had to be brought back
+        {sum(found["restarts_of_the_server"].values())} times. What a registered node sends in pieces, each below the
+        gate's limit, Flower's server holds until the app has refused it: see docs/guides/deploy/server.md, "What the
+        gate cannot bound"."""
+    )
     text += f"""
-Refused by the engine, by reason: {reasons}. Counted meanwhile: {found["counted_of_turned"]} replies of the turned node,
-{" and ".join(map(str, found["counted_of_honest"]))} of the honest ones. Rounds before (20 s), during and after (20 s):
-{rounds}. The server's processes had to be brought back {sum(found["restarts_of_the_server"].values())} times.
+{told}
 
-| memory, MB | before (median) | the most during | after (median) |
-|---|---|---|---|
+| memory, MB | before (median) | most in the first half | most during | after (median) |
+|---|---|---|---|---|
 """
     for part, one in found["memory"].items():
-        text += f"| {NAMES[part]} | {one['before']:.0f} | {one['most_during']:.0f} | {one['after']:.0f} |\n"
+        half = one.get("most_in_first_half")
+        text += f"| {NAMES[part]} | {one['before']:.0f} | {'-' if half is None else f'{half:.0f}'} "
+        text += f"| {one['most_during']:.0f} | {one['after']:.0f} |\n"
     return text
 
 
@@ -128,12 +144,16 @@ settings) and a deployment of ours (certificates, keys, supervisors, checkpoints
 
 def walk(found: Mapping[str, Any]) -> str:
     """The newcomer."""
+    told = flow(
+        f"""`python -m tests.deploy.walk OUT{" --install" if found["with_install"] else ""}`: the {found["commands"]}
+        commands of docs/guides/deploy/walk.md as they are written, in {found["minutes"]:.1f} minutes{_installed(found)}
+        (load {found["load"]:.0f}). Of {found["rounds"]} rounds the nodes took part in
+        {", ".join(map(str, found["took_part"]))}."""
+    )
     text = f"""
 ## A newcomer's walk
 
-`python -m tests.deploy.walk OUT{" --install" if found["with_install"] else ""}`: the {found["commands"]} commands of
-docs/guides/deploy/walk.md as they are written, in {found["minutes"]:.1f} minutes{_installed(found)} (load
-{found["load"]:.0f}). Of {found["rounds"]} rounds the nodes took part in {", ".join(map(str, found["took_part"]))}.
+{told}
 
 | at | step | seconds |
 |---|---|---|
@@ -143,6 +163,11 @@ docs/guides/deploy/walk.md as they are written, in {found["minutes"]:.1f} minute
         shown = what.strip("[]") if what.startswith("[") else f"`{what.replace('|', chr(92) + '|')}`"
         text += f"| {step['at']:.0f} s | {shown} | {step['seconds']:.1f} |\n"
     return text
+
+
+def flow(text: str) -> str:
+    """A paragraph of lines that are not too long."""
+    return textwrap.fill(" ".join(text.split()), WIDTH)
 
 
 def _installed(found: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -169,12 +169,18 @@ def siege(root: Path, seconds: float, hidden: int) -> dict[str, Any]:
             part: {
                 "before": round(statistics.median(gauges[0].of(part)), 1),
                 "most_during": round(max(gauges[1].of(part)), 1),
+                "most_in_first_half": round(max(halves(gauges[1].of(part))[0]), 1),
                 "after": round(statistics.median(gauges[2].of(part)), 1),
             }
             for part in (*PARTS, "database")
         },
         "load": round(max(loads), 1),
     }
+
+
+def halves(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
+    """The first and the second of them."""
+    return values[: len(values) // 2], values[len(values) // 2 :]
 
 
 def watch(field: Field, gauge: Gauge, seconds: float) -> None:

@@ -107,3 +107,13 @@ def test_a_node_is_pointed_at_its_own_samples(tmp_path: Path) -> None:
     assert NodeFolder.open(tmp_path / "d", 0).settings.data.path == str(samples)
     assert point(tmp_path / "d", 0, "svhn").settings.data == NodeData(source="svhn")
     assert point(tmp_path / "d", 0, "svhn").settings.data == NodeData(source="svhn")
+
+
+def test_a_client_gets_another_key_when_its_own_is_deleted(tmp_path: Path) -> None:
+    """So a node that has turned is shut out: the gate knows the keys of deploy.toml alone."""
+    before = create(tmp_path, 2, {}, [])
+    (tmp_path / "nodes" / "1" / "key.pem").unlink()
+    after = create(tmp_path, None, {}, [])
+    assert after.clients[0] == before.clients[0]
+    assert after.clients[1].key != before.clients[1].key
+    assert Deployment.open(tmp_path).clients == after.clients
